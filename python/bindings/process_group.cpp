@@ -20,8 +20,8 @@ using Takes = std::vector<std::tuple<int, std::size_t, std::size_t, Address>>;
 
 std::chrono::nanoseconds limit_of(double seconds) { return *to_duration(seconds); }
 
-void run(vol::Exchange& exchange, const Gives& gives, const Takes& takes, std::uint32_t kind,
-         double timeout, bool may_miss) {
+std::vector<int> run(vol::Exchange& exchange, const Gives& gives, const Takes& takes,
+                     std::uint32_t kind, double timeout, bool may_miss) {
   std::vector<vol::Exchange::Give> given;
   given.reserve(gives.size());
   for (const auto& [data, bytes] : gives) {
@@ -32,7 +32,7 @@ void run(vol::Exchange& exchange, const Gives& gives, const Takes& takes, std::u
   for (const auto& [rank, offset, bytes, to] : takes) {
     taken.push_back({rank, offset, bytes, reinterpret_cast<void*>(to)});
   }
-  exchange.run(given, taken, kind, limit_of(timeout), may_miss);
+  return exchange.run(given, taken, kind, limit_of(timeout), may_miss);
 }
 
 vol::Fold fold_of(bool mean) { return mean ? vol::Fold::avg() : vol::Fold::sum(); }
@@ -75,7 +75,7 @@ void bind_process_group(py::module_& module) {
           "run", &run, py::arg("gives"), py::arg("takes"), py::arg("kind"), py::arg("timeout"),
           py::arg("may_miss") = false,
           "Give stretches (address, bytes) and copy (rank, offset, bytes, address) of the others'. "
-          "Collective.",
+          "Collective; returns the ranks that were missing.",
           NoGil())
       .def(
           "fold",

@@ -53,21 +53,51 @@ void Exchange::scatter(std::span<const Give> gives, std::size_t begin, std::size
   });
 }
 
-// Calls function(updates) with the updates of this round from all other ranks.
+// Makes a call as a whole, or leaves.
 template <class Function>
-void Exchange::gather(nanoseconds limit, bool may_miss, Function&& function) {
+auto Exchange::in_step(const char* call, Function&& function) {
+  const dstorm::Turn turn(segment_.turns(), call, segment_.options().name);
+  if (segment_.is_closed()) {
+    throw dstorm::PeerError("an earlier call did not come to its end on this rank, which has left",
+                            {segment_.group().rank()});
+  }
+  wrong_.clear();
+  missing_.clear();
+  try {
+    return function();
+  } catch (...) {
+    segment_.shut();
+    throw;
+  }
+}
+
+// Calls function(updates) with the updates of this round from the other ranks.
+template <class Function>
+void Exchange::gather(nanoseconds limit, Function&& function) {
   dstorm::GatherOptions options;
   options.staleness = 0;
   options.timeout = std::max(limit, nanoseconds(0));
   std::vector<int> missing = segment_.peers();
   segment_.gather(options, [&](std::span<const Update> updates) {
     for (const Update& update : updates) std::erase(missing, update.rank);
-    if (missing.empty() || may_miss) function(updates);
+    function(updates);
   });
-  if (missing.empty() || may_miss) return;
-  throw dstorm::PeerError(dstorm::describe_ranks(missing) + (missing.size() == 1 ? " is" : " are") +
+  for (const int rank : missing) {
+    if (!is_missing(rank)) missing_.push_back(rank);
+  }
+}
+
+bool Exchange::is_missing(int rank) const {
+  return std::ranges::find(missing_, rank) != missing_.end();
+}
+
+void Exchange::throw_if_wrong() const {
+  if (!wrong_.empty()) throw ConfigError(wrong_);
+  if (missing_.empty()) return;
+  throw dstorm::PeerError(dstorm::describe_ranks(missing_) +
+                              (missing_.size() == 1 ? " is" : " are") +
                               " dead, or left before this call",
-                          missing);
+                          missing_);
 }
 
 void Exchange::copy(const Update& update, std::size_t begin, std::span<const Take> takes) const {
@@ -100,58 +130,67 @@ void Exchange::note_if_wrong(const Update& update, std::uint32_t kind,
   }
 }
 
-void Exchange::run(std::span<const Give> gives, std::span<const Take> takes, std::uint32_t kind,
-                   nanoseconds limit, bool may_miss) {
-  const dstorm::Turn turn(segment_.turns(), "exchange", segment_.options().name);
-  const auto start = Clock::now();
-  std::size_t total = 0;
-  for (const Give& give : gives) total += give.bytes;
-  std::size_t most = total;  // that a rank gives
-  wrong_.clear();
-  // A rank that finds something wrong stays for all rounds, so that no other rank waits for it.
-  for (std::size_t begin = 0; begin == 0 || begin < most; begin += slot_bytes()) {
-    scatter(gives, begin, total, kind);
-    gather(limit - (Clock::now() - start), may_miss, [&](std::span<const Update> updates) {
-      for (const Update& update : updates) {
-        most = std::max<std::size_t>(most, update.count);
-        note_if_wrong(update, kind, takes);
-        if (wrong_.empty()) copy(update, begin, takes);
+std::vector<int> Exchange::run(std::span<const Give> gives, std::span<const Take> takes,
+                               std::uint32_t kind, nanoseconds limit, bool may_miss) {
+  in_step("exchange", [&] {
+    const auto start = Clock::now();
+    std::size_t total = 0;
+    for (const Give& give : gives) total += give.bytes;
+    std::size_t most = total;  // that a rank gives
+    // A rank that finds something wrong stays for all rounds, so that the others' next calls do not
+    // meet its last.
+    for (std::size_t begin = 0; begin == 0 || begin < most; begin += slot_bytes()) {
+      scatter(gives, begin, total, kind);
+      gather(limit - (Clock::now() - start), [&](std::span<const Update> updates) {
+        for (const Update& update : updates) {
+          most = std::max<std::size_t>(most, update.count);
+          note_if_wrong(update, kind, takes);
+          if (wrong_.empty()) copy(update, begin, takes);
+        }
+      });
+      // Others may have seen the length of a rank that this one has found dead.
+      for (const Take& take : takes) {
+        if (is_missing(take.rank)) most = std::max(most, take.offset + take.bytes);
       }
-    });
-  }
-  if (!wrong_.empty()) throw ConfigError(wrong_);
+    }
+  });
+  if (may_miss && wrong_.empty()) return missing_;
+  throw_if_wrong();
+  return {};
 }
 
 void Exchange::fold(DType dtype, void* data, std::size_t count, const Fold& fold,
                     nanoseconds limit) {
-  const dstorm::Turn turn(segment_.turns(), "exchange", segment_.options().name);
-  const auto start = Clock::now();
   const Elements elements(dtype, {{data, count}});
   Folding folding(elements);
   const std::uint32_t kind = kFoldKind | operation_code(fold) | static_cast<std::uint32_t>(dtype);
   const Give own{data, elements.bytes()};
-  std::size_t most = elements.bytes();  // that a rank has
-  wrong_.clear();
-  for (std::size_t begin = 0; begin == 0 || begin < most; begin += slot_bytes()) {
-    scatter(std::span(&own, 1), begin, elements.bytes(), kind);
-    gather(limit - (Clock::now() - start), false, [&](std::span<const Update> updates) {
-      for (const Update& update : updates) {
-        most = std::max<std::size_t>(most, update.count);
-        note_if_wrong(update, kind, {});
-        if (wrong_.empty() && update.count != elements.bytes()) {
-          wrong_ = "rank " + std::to_string(update.rank) + " gave " + std::to_string(update.count) +
-                   " bytes, and this rank has " + std::to_string(elements.bytes()) +
-                   "; all ranks reduce tensors of the same size";
+  in_step("exchange", [&] {
+    const auto start = Clock::now();
+    std::size_t most = elements.bytes();  // that a rank has
+    for (std::size_t begin = 0; begin == 0 || begin < most; begin += slot_bytes()) {
+      scatter(std::span(&own, 1), begin, elements.bytes(), kind);
+      gather(limit - (Clock::now() - start), [&](std::span<const Update> updates) {
+        for (const Update& update : updates) {
+          most = std::max<std::size_t>(most, update.count);
+          note_if_wrong(update, kind, {});
+          if (wrong_.empty() && update.count != elements.bytes()) {
+            wrong_ = "rank " + std::to_string(update.rank) + " gave " +
+                     std::to_string(update.count) + " bytes, and this rank has " +
+                     std::to_string(elements.bytes()) +
+                     "; all ranks reduce tensors of the same size";
+          }
         }
-      }
-      if (!wrong_.empty()) return;
-      Folding::Operands& operands = folding.operands_of(updates, segment_.group().rank());
-      operands.origin = begin;
-      folding.fold(fold, operands, {begin, std::min(begin + slot_bytes(), elements.bytes())},
-                   nullptr);
-    });
-  }
-  if (!wrong_.empty()) throw ConfigError(wrong_);
+        const bool are_all = updates.size() == segment_.peers().size();
+        if (!wrong_.empty() || !are_all || !missing_.empty()) return;
+        Folding::Operands& operands = folding.operands_of(updates, segment_.group().rank());
+        operands.origin = begin;
+        folding.fold(fold, operands, {begin, std::min(begin + slot_bytes(), elements.bytes())},
+                     nullptr);
+      });
+    }
+  });
+  throw_if_wrong();
 }
 
 }  // namespace vol

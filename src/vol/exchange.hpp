@@ -16,8 +16,9 @@
 
 namespace vol {
 
-// Every rank makes the same calls in the same order. Threads: as for a Segment. After an exception
-// other than ConfigError the ranks may be in different rounds: later calls fail too.
+// Every rank makes the same calls in the same order. Threads: as for a Segment. After any other
+// exception than ConfigError and PeerError the ranks may be in different rounds. This rank has then
+// left: its later calls throw PeerError, and so do the others'.
 class Exchange {
  public:
   struct Give {  // a stretch of this rank's bytes
@@ -39,10 +40,10 @@ class Exchange {
   // Ranks may give different numbers of bytes. Nothing is taken from memory that is given until all
   // of it has been sent, if all that is given fits one slot. `kind` says which call this is. Throws
   // PeerError naming the ranks that are dead, ConfigError if a rank came with another kind or gave
-  // too few bytes, and TimeoutError naming the ranks that did not come. `may_miss`: takes from dead
-  // ranks are left out instead.
-  void run(std::span<const Give> gives, std::span<const Take> takes, std::uint32_t kind,
-           std::chrono::nanoseconds limit, bool may_miss = false);
+  // too few bytes, and TimeoutError naming the ranks that did not come. `may_miss`: ranks that are
+  // dead are returned instead, and what was taken from them is not whole.
+  std::vector<int> run(std::span<const Give> gives, std::span<const Take> takes, std::uint32_t kind,
+                       std::chrono::nanoseconds limit, bool may_miss = false);
 
   // Collective, blocking: replaces the `count` elements at `data` by the fold of those of all
   // ranks, the same bits on every rank. Each rank folds all of it, a slot at a time, so that what
@@ -56,14 +57,20 @@ class Exchange {
 
  private:
   template <class Function>
-  void gather(std::chrono::nanoseconds limit, bool may_miss, Function&& function);
+  auto in_step(const char* call, Function&& function);
+  template <class Function>
+  void gather(std::chrono::nanoseconds limit, Function&& function);
+  bool is_missing(int rank) const;
+  void throw_if_wrong() const;
   void scatter(std::span<const Give> gives, std::size_t begin, std::size_t total,
                std::uint32_t kind);
   void copy(const dstorm::Update& update, std::size_t begin, std::span<const Take> takes) const;
   void note_if_wrong(const dstorm::Update& update, std::uint32_t kind, std::span<const Take> takes);
 
   dstorm::Segment segment_;
-  std::string wrong_;  // what is wrong with the call in progress, or empty
+  // Of the call in progress: what is wrong with it, or empty; the ranks that some round lacked.
+  std::string wrong_;
+  std::vector<int> missing_;
 };
 
 }  // namespace vol

@@ -108,7 +108,7 @@ class SGDModel(SparseCoefMixin, LinearInput):
                 raise ValueError(
                     f"alpha is {self.alpha} and penalty {self.penalty!r}; learning_rate='optimal' "
                     "divides by the penalty's weight: take a penalty with an alpha above 0, or "
-                    "another rate, such as learning_rate='invscaling' with eta0=0.01"
+                    "another rate"
                 )
         else:
             number("eta0", self.eta0, 0, above=True)

@@ -14,6 +14,10 @@ namespace {
 using std::chrono::nanoseconds;
 using Clock = std::chrono::steady_clock;
 
+// Of Tag::count, which is the message's length: set in the first of its parts. A message whose send()
+// has failed in the middle so ends where the next one begins.
+constexpr std::uint64_t kBegins = std::uint64_t{1} << 63;
+
 }  // namespace
 
 Link::Link(std::shared_ptr<Group> group, std::string name, std::size_t slot_bytes, int depth)
@@ -35,7 +39,7 @@ void Link::send(std::span<const std::byte> message, std::uint32_t tag) {
     const auto part = message.subspan(begin, std::min(most, message.size() - begin));
     const auto receivers = segment_.scatter([&](std::span<std::byte> room) {
       if (!part.empty()) std::memcpy(room.data(), part.data(), part.size());
-      return std::pair(part.size(), Tag{message.size(), tag});
+      return std::pair(part.size(), Tag{message.size() | (begin == 0 ? kBegins : 0), tag});
     });
     if (receivers.empty()) throw_dead();
   }
@@ -55,8 +59,9 @@ Link::Place Link::find(std::uint32_t tag) {
 }
 
 void Link::add(const Update& update) {
-  if (messages_.empty() || messages_.back().is_whole()) {
-    Message begun{update.format, static_cast<std::size_t>(update.count), 0, {}, nullptr};
+  if ((update.count & kBegins) != 0) {
+    if (!messages_.empty() && !messages_.back().is_whole()) messages_.pop_back();
+    Message begun{update.format, static_cast<std::size_t>(update.count & ~kBegins), 0, {}, nullptr};
     // The first message of its tag goes straight to the waiting receive().
     const bool fits = begun.tag == room_tag_ && begun.bytes == room_.size();
     if (room_.data() != nullptr && fits && find(begun.tag) == messages_.end()) {
@@ -66,6 +71,7 @@ void Link::add(const Update& update) {
     }
     messages_.push_back(std::move(begun));
   }
+  if (messages_.empty()) return;  // of no message that has begun
   Message& message = messages_.back();
   const std::size_t bytes = std::min(update.payload.size(), message.bytes - message.arrived);
   std::byte* const to = message.direct != nullptr ? message.direct : message.kept.data();

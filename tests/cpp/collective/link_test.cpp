@@ -59,6 +59,35 @@ TEST(Link, MessagesOfATagArriveInTheirOrderAndOtherTagsInAny) {
   expect_all_well(job);
 }
 
+TEST(Link, NothingArrivesOfAMessageWhoseSendHasFailed) {
+  Shared<std::atomic<bool>> has_failed;
+  Job job(2, [&](Bootstrap& bootstrap) {
+    GroupOptions options;
+    options.timeout = bootstrap.rank() == 0 ? 300ms : 10s;
+    const auto group = join(bootstrap, options);
+    Link link(group, "l", kSlot, 4);
+    if (group->rank() == 0) {
+      bool is_late = false;
+      try {
+        link.send(message(8 * kSlot, 1), 1);
+      } catch (const TimeoutError&) {
+        is_late = true;
+      }
+      CHECK_THAT(is_late);
+      *has_failed = true;
+      link.send(message(8 * kSlot, 2), 1);
+      link.send(message(3, 3), 1);
+    } else {
+      while (!*has_failed) std::this_thread::yield();
+      CHECK_THAT(receive(link, 8 * kSlot, 1) == message(8 * kSlot, 2));
+      CHECK_THAT(receive(link, 3, 1) == message(3, 3));
+    }
+    group->barrier();
+    return 0;
+  });
+  expect_all_well(job);
+}
+
 TEST(Link, ASendWithoutAWaitSaysWhetherThereWasRoom) {
   Job job(2, [](Bootstrap& bootstrap) {
     const auto group = join(bootstrap);

@@ -136,12 +136,88 @@ TEST(Exchange, ADeadRankIsNamedOrLeftOut) {
     const std::array gives{Give{&own, 1}};
     const int peer = 2 - group->rank();
     const std::array takes{Take{peer, 0, 1, &other}, Take{1, 0, 1, &kept}};
-    exchange.run(gives, takes, 0, 10s, true);
+    CHECK_THAT(exchange.run(gives, takes, 0, 10s, true) == std::vector<int>{1});
     CHECK_THAT(other == sample(peer, 0));
     CHECK_THAT(kept == 77);
     return 0;
   });
   EXPECT_EQ(job.wait_all(), (std::vector<int>{0, 128 + SIGKILL, 0}));
+}
+
+TEST(Exchange, AfterATimeOutNoCallMeetsAnEarlierOne) {
+  Shared<std::atomic<bool>> is_over;
+  Job job(2, [&](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    Exchange exchange(group, "e", kSlot);
+    const int rank = group->rank();
+    const auto run = [&](int number, std::chrono::nanoseconds limit) {
+      const auto given = bytes_of(number, 10 * kSlot);
+      std::vector<std::uint8_t> taken(given.size());
+      const std::array gives{Give{given.data(), given.size()}};
+      const std::array takes{Take{1 - rank, 0, taken.size(), taken.data()}};
+      exchange.run(gives, takes, 0, limit);
+      return taken == given;  // both call with the same number
+    };
+    const auto has_left = [&](int number) {
+      try {
+        run(number, 10s);
+      } catch (const dstorm::PeerError& error) {
+        return error.ranks() == std::vector<int>{0};
+      }
+      return false;
+    };
+    CHECK_THAT(run(1, 10s));
+    if (rank == 0) {
+      bool is_late = false;
+      try {
+        run(2, 20ms);
+      } catch (const dstorm::TimeoutError&) {
+        is_late = true;
+      }
+      CHECK_THAT(is_late);
+      CHECK_THAT(has_left(3));
+      *is_over = true;
+    } else {
+      while (!*is_over) std::this_thread::yield();
+      CHECK_THAT(has_left(2));
+      CHECK_THAT(has_left(3));
+    }
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(Exchange, RanksStayTogetherWhenOneDiesBetweenItsRounds) {
+  constexpr std::size_t kBytes = 40 * kSlot;
+  for (int round = 0; round < 10; ++round) {
+    Shared<std::atomic<int>> ended;
+    Job job(4, [&](Bootstrap& bootstrap) {
+      const auto group = join(bootstrap);
+      Exchange exchange(group, "e", kSlot);
+      const int rank = group->rank();
+      exchange.run({}, {}, 0, 10s);
+      if (rank == 0) {
+        std::thread killer([round] {
+          std::this_thread::sleep_for(std::chrono::microseconds(100 * round));
+          raise(SIGKILL);
+        });
+        for (;;) {
+          const auto given = bytes_of(0, kBytes);
+          const std::array gives{Give{given.data(), given.size()}};
+          exchange.run(gives, {}, 1, 10s);
+        }
+      }
+      std::vector<int> missing;
+      std::vector<std::uint8_t> taken(kBytes);
+      const std::array takes{Take{0, 0, taken.size(), taken.data()}};
+      while (missing.empty()) missing = exchange.run({}, takes, 1, 10s, true);
+      CHECK_THAT(missing == std::vector<int>{0});
+      ++*ended;
+      return 0;
+    });
+    EXPECT_EQ(job.wait_all(), (std::vector<int>{128 + SIGKILL, 0, 0, 0}));
+    EXPECT_EQ(*ended, 3);
+  }
 }
 
 TEST(Dense, AVectorIsReducedWhereverItLies) {

@@ -413,7 +413,7 @@ def test_ctrl_c_saves_what_has_been_learnt(digits: Path) -> None:
         ("train svm train.svm --passes 0", "--passes is 0; it must be a whole number"),
         ("train svm train.svm --rate constant:0", "the ETA0 of --rate is 0.0; it must be"),
         ("train svm train.svm --label 3", "--label is 3; svmlight text has labels of its own"),
-        ("train svm train.svm --alpha 0", "--rate 'optimal' divides by alpha"),
+        ("train svm train.svm --alpha 0", "--rate 'optimal' divides by the penalty's weight"),
         ("train svm bad.svm", "--skip-bad-lines skips such lines"),
         ("train svm train.unknown", "give --format, one of svmlight"),
         ("train svm table.csv", "table.csv has no targets: --label names the column"),

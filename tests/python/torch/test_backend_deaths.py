@@ -60,6 +60,80 @@ def test_calls_with_a_dead_rank_name_it_at_once(tmp_path: Path) -> None:
     assert min(told["found"]["barrier"][3] for told in ranks.told[:2]) < 2
 
 
+# Rank 1 comes after rank 0's time limit. Each then makes the call again and again.
+LATE = """
+join(timeout=5 if rank == 0 else 30)
+call = {
+    "broadcast": lambda value: dist.broadcast(value, 0),
+    "all_gather": lambda value: dist.all_gather([torch.empty_like(value) for _ in range(2)], value),
+    "all_reduce": dist.all_reduce,
+    "barrier": lambda value: dist.barrier(),
+    "send": lambda value: dist.send(value, 1) if rank == 0 else dist.recv(value, 0),
+}[CALL]
+if CALL == "send":
+    call(torch.ones(1))
+dist.barrier()
+if rank == 1:
+    while not (here / "late").exists():
+        time.sleep(0.01)
+found = []
+for k in range(3):
+    value = torch.full((1 << 20,), k + 1.0 if rank == 0 else 0.0)
+    try:
+        call(value)
+        found.append(value.unique().tolist())
+    except RuntimeError as error:
+        found.append((type(error).__name__, str(error)))
+    (here / "late").touch()
+tell(found=found)
+"""
+
+
+@pytest.mark.parametrize("call", ["broadcast", "all_gather", "all_reduce", "barrier"])
+def test_after_a_time_out_no_call_meets_an_earlier_one(tmp_path: Path, call: str) -> None:
+    late, other = (told["found"] for told in run_ranks(tmp_path, 2, f"CALL = {call!r}{LATE}").told)
+    assert late[0][0] == "TimeoutError"
+    for error, text in late[1:]:
+        assert error == "PeerError"
+        assert f"an earlier {call} did not come to its end on this rank" in text
+    for error, text in other[call == "barrier" :]:  # to its first barrier rank 0 had come
+        assert error == "PeerError"
+        assert "rank 0 died or left" in text
+
+
+def test_nothing_arrives_of_a_send_that_timed_out(tmp_path: Path) -> None:
+    sent, received = (told["found"] for told in run_ranks(tmp_path, 2, "CALL = 'send'" + LATE).told)
+    assert sent[0][0] == "TimeoutError"
+    assert [sent[1:], received[:2]] == [[[2.0], [3.0]], [[2.0], [3.0]]]
+
+
+ROOT_DIES = """
+import threading
+join()
+malt.torch.keep_going()
+dist.barrier()
+value = torch.full((8 << 20,), float(rank == 0))
+if rank == 0:
+    threading.Timer(0.001 * ROUND, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+    while True:
+        dist.broadcast(value, 0)
+dist.broadcast(value, 0)
+dist.broadcast(value, 0)
+after = torch.ones(1)
+dist.all_reduce(after, dist.ReduceOp.AVG)
+tell(found=value.unique().tolist(), after=after.item())
+"""
+
+
+@pytest.mark.parametrize("after", [1, 5, 20])
+def test_a_broadcast_whose_root_dies_is_whole_on_all_or_none(tmp_path: Path, after: int) -> None:
+    ranks = run_ranks(tmp_path, 3, f"ROUND = {after}{ROOT_DIES}", codes={0, -signal.SIGKILL})
+    one, other = ranks.told[1:]
+    assert one == other
+    assert one["found"] in ([0.0], [1.0])
+    assert one["after"] == 1.0
+
+
 GOING_ON = """
 from torch.nn.parallel import DistributedDataParallel
 join()

@@ -7,6 +7,7 @@ ranks of the group make the same calls in the same order.
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Sequence
 
 import torch
@@ -14,7 +15,7 @@ from torch.distributed import ReduceOp
 
 from malt._errors import ConfigError
 from malt.torch._backend import members as _members
-from malt.torch._backend.members import NATIVE, SLOT_BYTES, Members
+from malt.torch._backend.members import NATIVE, SLOT_BYTES, Held, Members
 from malt.torch._backend.streams import staged
 
 Tensors = Sequence[torch.Tensor]
@@ -66,18 +67,44 @@ def barrier(members: Members, timeout: float) -> None:
 @staged
 def broadcast(members: Members, tensor: torch.Tensor, root: int, timeout: float) -> None:
     """Give all ranks the root's values."""
+    if _members.goes_on() and members.size > 1:
+        _broadcast_to_living(members, tensor, root, timeout)
+        return
     kind = _BROADCAST | root << 8
-    may_miss = _members.goes_on()
     if members.rank == root:
         given = tensor.contiguous()
-        members.run([(given.data_ptr(), bytes_of(given))], [], kind, timeout, may_miss)
+        members.run([(given.data_ptr(), bytes_of(given))], [], kind, timeout)
         return
     landing = _Landing()
     here = landing.at(tensor)
-    if may_miss and here is not tensor:
-        here.copy_(tensor)  # what stays if the root is dead
-    members.run([], [(root, 0, bytes_of(here), here.data_ptr())], kind, timeout, may_miss)
+    members.run([], [(root, 0, bytes_of(here), here.data_ptr())], kind, timeout)
     landing.settle()
+
+
+def _broadcast_to_living(members: Members, tensor: torch.Tensor, root: int, timeout: float) -> None:
+    """Give all living ranks the root's values; if it dies meanwhile, either all get them or none.
+
+    Whoever has them gives them to those who have not, until all that live have them.
+    """
+    kind = _BROADCAST | root << 8
+    has, source = members.rank == root, root
+    here = tensor.contiguous() if has else torch.empty(tensor.shape, dtype=tensor.dtype)
+    end = time.monotonic() + timeout
+    while True:
+        left = max(0.0, end - time.monotonic())
+        if members.rank == source:
+            members.run([(here.data_ptr(), bytes_of(here))], [], kind, left, may_miss=True)
+        else:  # also if it has them, as all ranks make the same rounds
+            takes = [(source, 0, bytes_of(here), here.data_ptr())]
+            has = source not in members.run([], takes, kind, left, may_miss=True) or has
+        held = members.held_by(has, left)
+        if Held.MISSES not in held:
+            break
+        if Held.HAS not in held:
+            return
+        source = held.index(Held.HAS)
+    if members.rank != root:
+        tensor.copy_(here)
 
 
 @staged

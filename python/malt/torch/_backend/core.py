@@ -57,7 +57,8 @@ class Core:
         stream = on_stream_of(tensors, arguments)
 
         def step() -> None:
-            with translated(name, members.names), stream or contextlib.nullcontext():
+            on_stream = stream or contextlib.nullcontext()
+            with translated(name, members.names), members.in_step(name), on_stream:
                 function(members, *arguments, timeout)
 
         def begin() -> Call:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import IntEnum
 
 import torch
 import torch.distributed as dist
@@ -55,6 +57,14 @@ def goes_on() -> bool:
     return _going_on
 
 
+class Held(IntEnum):
+    """Whether a rank has the values of a broadcast."""
+
+    DEAD = 0
+    MISSES = 1
+    HAS = 2
+
+
 class Members:
     """The ranks of a process group. Its calls are collective, and made one at a time.
 
@@ -80,6 +90,8 @@ class Members:
         self._on_gpu: dict[tuple[torch.dtype, torch.device, int], DeviceReducer] = {}
         self._made = 0
         self._folds_all = False
+        # The call that did not come to its end, and the ranks that were dead.
+        self._failed: tuple[str, tuple[int, ...]] | None = None
         if size > 1:
             with translated("init_process_group", self.names):
                 bootstrap = bootstrap_over(dist.PrefixStore("members", store), rank, size)
@@ -108,7 +120,7 @@ class Members:
         kind: int,
         timeout: float,
         may_miss: bool = False,
-    ) -> None:
+    ) -> list[int]:
         """Give stretches (address, bytes); copy (rank, offset, bytes, address) of the others'.
 
         Args:
@@ -117,9 +129,44 @@ class Members:
             kind: says which call this is.
             timeout: seconds to wait for other ranks.
             may_miss: leave out the ranks that are dead, instead of raising PeerError.
+
+        Returns:
+            The ranks that were left out; what was taken from them is not whole.
         """
-        if self._exchange is not None:
-            self._exchange.run(gives, takes, kind, timeout, may_miss)
+        if self._exchange is None:
+            return []
+        return self._exchange.run(gives, takes, kind, timeout, may_miss)
+
+    @contextmanager
+    def in_step(self, call: str) -> Iterator[None]:
+        """Make a call as a whole, or leave: afterwards the ranks might be in different calls.
+
+        An error of the arguments is one on all ranks, which have made the call. So is PeerError
+        where keep_going() holds.
+        """
+        if self._failed is not None:
+            name, ranks = self._failed
+            raise errors.PeerError(
+                f"an earlier {name} did not come to its end on this rank, which has left; destroy "
+                "the group and make another",
+                ranks,
+            )
+        try:
+            yield
+        except errors.ConfigError:
+            raise
+        except BaseException as error:  # an interrupt too
+            if not (_going_on and isinstance(error, errors.PeerError)):
+                self._failed = call, error.ranks if isinstance(error, errors.PeerError) else ()
+                self._shut()
+            raise
+
+    def held_by(self, has: bool, timeout: float) -> list[int]:
+        """Return what each rank has: the same list on all that live. Collective."""
+        held = torch.zeros(self.size, dtype=torch.int64)
+        held[self.rank] = Held.HAS if has else Held.MISSES
+        self._reducer(held.dtype, self.size).allreduce(held.data_ptr(), self.size, False, timeout)
+        return list(held.tolist())
 
     def monitored_barrier(self, timeout: float, wait_all_ranks: bool) -> None:
         """Return when all ranks have called it. The errors say what gloo's say.
@@ -252,6 +299,12 @@ class Members:
 
     def close(self) -> None:
         """Leave the group: the others' calls fail from now on. Idempotent."""
+        self._shut()
+        if self._group is not None:
+            self._group.leave()
+
+    def _shut(self) -> None:
+        """Leave the calls of all ranks, so that nobody waits for this rank in one."""
         for reducer in list(self._reducers.values()):
             reducer.shut()
         for on_gpu in list(self._on_gpu.values()):  # a thread may be adding one
@@ -259,5 +312,3 @@ class Members:
         for exchange in (self._exchange, self._monitor):
             if exchange is not None:
                 exchange.shut()
-        if self._group is not None:
-            self._group.leave()
