@@ -63,7 +63,13 @@ show_program_last()
 
 def RANDOM(k: int, seed: int) -> Graph:  # noqa: N802  (a name users know in capitals)
     """The graph in which every rank sends to `k` other ranks, drawn anew from `seed` each round."""
-    return random_graph(k, seed)
+    try:
+        return random_graph(k, seed)
+    except TypeError as error:  # gather(malt.RANDOM) calls it as a fold
+        raise ConfigError(
+            "malt.RANDOM(k, seed) makes a graph of two whole numbers: give it to a vector, "
+            "malt.vector(w, graph=malt.RANDOM(k, seed)); gather() takes a fold, such as malt.AVG"
+        ) from error
 
 
 def TRIMMED_MEAN(fraction: float) -> Fold:  # noqa: N802

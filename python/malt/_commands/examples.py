@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,13 +43,41 @@ def load(url: str, parsed: argparse.Namespace, **more: Any) -> Any:
         format=parsed.format,
         label=int(label) if label is not None and label.lstrip("-").isdecimal() else label,
         on_bad="count" if parsed.skip_bad_lines else "raise",
-        chunk_rows=parsed.chunk_rows,
-        **{"features": parsed.features, **more},
+        **{"features": parsed.features, "chunk_rows": parsed.chunk_rows, **more},
     )
 
 
+def check_columns(data: Any, where: str, columns: Sequence[str] | None) -> None:
+    """Check that data, as returned by load(), has the columns of `where`, if both have names.
+
+    Raises:
+        ConfigError: the names differ, or their order.
+    """
+    if columns is not None and data.columns is not None:
+        from malt._data.reader import Contents
+
+        here = Contents(data.files[0], len(data.columns), data.columns, None)
+        here.check_same(Contents(where, len(columns), tuple(columns), None))
+
+
+class Trained(NamedTuple):
+    """What a model was trained on.
+
+    Attributes:
+        where: the file that says so, for messages.
+        features: how many.
+        columns: their names; None: not known.
+        zero_based: of svmlight text; None: not known.
+    """
+
+    where: str
+    features: int
+    columns: Sequence[str] | None
+    zero_based: bool | None
+
+
 def predict(
-    url: str, parsed: argparse.Namespace, model: Any, features: int, zero_based: bool | None
+    url: str, parsed: argparse.Namespace, model: Any, trained: Trained
 ) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[np.float64] | None]]:
     """Yield the model's predictions for the examples of a file, in their order, and the targets.
 
@@ -57,12 +85,16 @@ def predict(
         url: the file's.
         parsed: the options for reading it.
         model: has a method predict().
-        features: of the model.
-        zero_based: of the svmlight text that the model was trained on. An index means the same
-            here, even if none happens to be 0. None: not known.
+        trained: a column, and an index of svmlight text, means the same here, even if no index
+            happens to be 0.
+
+    Raises:
+        ConfigError: the file cannot be read, or its columns have other names than the model's.
     """
+    _, features, columns, zero_based = trained
     begin = "auto" if zero_based is None else zero_based
     data = load(url, parsed, features=features, shard=False, zero_based=begin)
+    check_columns(data, trained.where, columns)
     chunks = [data]
     if parsed.chunk_rows is not None:
         zero_based = data.survey("looking", labels=False).zero_based

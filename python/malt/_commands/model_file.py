@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-_LINEAR = ("coef", "intercept", "classes", "zero_based")
+_LINEAR = ("coef", "intercept", "classes", "zero_based", "columns")
 _OF_RATINGS = (
     "users",
     "items",

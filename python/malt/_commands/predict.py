@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from malt._commands import train
-from malt._commands.examples import DATA_OPTIONS, add_data_options, predict, score
+from malt._commands.examples import DATA_OPTIONS, Trained, add_data_options, predict, score
 from malt._commands.model_file import check, drafted, load
 from malt._errors import ConfigError
 
@@ -31,13 +31,13 @@ class SavedModel(NamedTuple):
         coef: (outputs, features); for a regression (features,).
         intercept: (outputs,).
         classes: None for a regression.
-        zero_based: of the svmlight text that the model was trained on; None: not known.
+        trained: the data that it was trained on.
     """
 
     coef: npt.NDArray[Any]
     intercept: npt.NDArray[Any]
     classes: npt.NDArray[Any] | None
-    zero_based: bool | None
+    trained: Trained
 
     @classmethod
     def of(cls, path: str, arrays: dict[str, npt.NDArray[Any]]) -> SavedModel:
@@ -60,11 +60,12 @@ class SavedModel(NamedTuple):
         zero_based = None
         if "zero_based" in arrays:
             zero_based = bool(check(path, arrays, "zero_based", "b", ()))
-        return cls(coef, intercept, classes, zero_based)
-
-    @property
-    def features(self) -> int:
-        return int(self.coef.shape[-1])
+        columns = None
+        if "columns" in arrays:
+            columns = check(path, arrays, "columns", "U", coef.shape[-1:]).tolist()
+        return cls(
+            coef, intercept, classes, Trained(path, int(coef.shape[-1]), columns, zero_based)
+        )
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
         values: npt.NDArray[Any] = X @ self.coef.T + self.intercept
@@ -119,7 +120,7 @@ def _predict(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> Non
     whole = model.classes is not None and bool((model.classes == np.round(model.classes)).all())
     said: list[tuple[Any, Any]] = []
     with _output(parsed) as file:
-        for predicted, y in predict(parsed.data, parsed, model, model.features, model.zero_based):
+        for predicted, y in predict(parsed.data, parsed, model, model.trained):
             np.savetxt(file, predicted, fmt="%d" if whole else "%.9g")
             if y is not None:
                 said.append((predicted, y))

@@ -9,7 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from malt._commands.examples import DATA_OPTIONS, add_data_options, load, predict, score
+from malt._commands.examples import (
+    DATA_OPTIONS,
+    Trained,
+    add_data_options,
+    check_columns,
+    load,
+    predict,
+    score,
+)
 from malt._commands.model_file import save
 from malt._commands.option_names import named_as_typed
 from malt._commands.training import fit, graph_of, tell
@@ -194,10 +202,11 @@ def _train_linear(parsed: argparse.Namespace) -> None:
     from malt._job.agreement import Together
 
     model = _estimator(parsed)
-    if parsed.test is not None:
-        find_files(parsed.test, parsed.format)
+    test_files = [] if parsed.test is None else find_files(parsed.test, parsed.format)
     company = joining.company()
     data = load(parsed.data, parsed)
+    if test_files and not any(file.is_read_once for file in test_files):
+        check_columns(load(parsed.test, parsed, chunk_rows=1), data.files[0], data.columns)
     if parsed.chunk_rows is not None:
         fit(model, data)
     elif data.y is None:
@@ -206,7 +215,7 @@ def _train_linear(parsed: argparse.Namespace) -> None:
         fit(model, data.X, data.y)
     is_first = company is None or company.rank == 0
     if parsed.out is not None and is_first:
-        save(parsed.out, model, _arrays(model, data.zero_based))
+        save(parsed.out, model, _arrays(model, data))
     ranks = report.sums(model.history_)
     if company is not None:
         mine = ranks[0] | {"bad": data.bad}
@@ -220,24 +229,26 @@ def _train_linear(parsed: argparse.Namespace) -> None:
     if bad:
         print(f"{bad} bad lines skipped: {'; '.join(data.bad_lines) or 'by other ranks'}")
     if parsed.test is not None:
-        _test(parsed, model, data.zero_based)
+        trained = Trained(data.files[0], model.n_features_in_, data.columns, data.zero_based)
+        _test(parsed, model, trained)
 
 
-def _arrays(model: Any, zero_based: bool | None) -> dict[str, Any]:
+def _arrays(model: Any, data: Any) -> dict[str, Any]:
     """Return the arrays that `malt predict` needs."""
     arrays = {"coef": model.coef_, "intercept": model.intercept_}
     if hasattr(model, "classes_"):
         arrays["classes"] = model.classes_
-    if zero_based is not None:
-        arrays["zero_based"] = zero_based
+    for name in ("zero_based", "columns"):
+        if getattr(data, name) is not None:
+            arrays[name] = getattr(data, name)
     return arrays
 
 
-def _test(parsed: argparse.Namespace, model: Any, zero_based: bool | None) -> None:
+def _test(parsed: argparse.Namespace, model: Any, trained: Trained) -> None:
     import numpy as np
 
     predicted, y = [], []
-    for values, targets in predict(parsed.test, parsed, model, model.n_features_in_, zero_based):
+    for values, targets in predict(parsed.test, parsed, model, trained):
         if targets is None:
             raise ConfigError(f"{parsed.test} has no targets: --label names the column that is one")
         predicted.append(values)

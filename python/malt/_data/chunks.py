@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from malt._data import numpy_files, tables
-from malt._data.columns import agree_on, stored
+from malt._data.columns import agree_on, request, width
 from malt._data.files import File
 from malt._data.parts import Part, split
-from malt._data.reader import Reading, Rows, rechunked
+from malt._data.reader import Contents, Reading, Rows, rechunked
 from malt._data.svmlight import SvmlightReader
 from malt._errors import ConfigError
 from malt._job import job as jobs
@@ -46,6 +47,7 @@ class Data:
         zero_based: whether svmlight's indices were counted from 0; None for other formats.
         bad: how many lines this rank has left out so far.
         bad_lines: the first few of those: file, line, and the error.
+        columns: the names of X's columns; None if the files have none.
     """
 
     X: Any
@@ -54,10 +56,27 @@ class Data:
     zero_based: bool | None
     bad: int
     bad_lines: tuple[str, ...]
+    columns: tuple[str, ...] | None = None
 
 
-def to_data(rows: Rows, names: Sequence[str], asked: Reading, zero_based: bool | None) -> Data:
-    return Data(rows.x, rows.y, tuple(names), zero_based, asked.bad, tuple(asked.bad_lines))
+def to_data(rows: Rows, files: Sequence[File], asked: Reading, zero_based: bool | None) -> Data:
+    names = tuple(file.name for file in files)
+    columns = None if asked.first is None else asked.first.columns
+    return Data(rows.x, rows.y, names, zero_based, asked.bad, tuple(asked.bad_lines), columns)
+
+
+def contents_of(file: File, asked: Reading) -> Contents | None:
+    """Return the columns of a file without its rows; None for svmlight text, and if it is empty.
+
+    Raises:
+        ConfigError: the file cannot be read, or has other columns than `asked` needs.
+    """
+    if file.format == "svmlight":
+        return None
+    head = replace(asked, on_bad="count", bad=0, bad_lines=[])
+    # The part is empty, except of a file that is only read whole.
+    next(READERS[file.format](Part(file, 0, 0 if file.has_ranges else file.size), head), None)
+    return head.first
 
 
 class Survey(NamedTuple):
@@ -119,6 +138,12 @@ class Chunks:
         return np.dtype(self._asked.dtype)
 
     @property
+    def columns(self) -> tuple[str, ...] | None:
+        """The names of X's columns, as in malt.Data; reads the beginning of the first file."""
+        first = self._first
+        return None if first is None else first.columns
+
+    @property
     def files(self) -> tuple[str, ...]:
         """All files of the data, as in malt.Data."""
         return tuple(file.name for file in self._files)
@@ -128,7 +153,7 @@ class Chunks:
         parts, asked = self._begin(features=features, zero_based=zero_based)
         assert asked.chunk_rows is not None
         for rows in rechunked(pieces(parts, asked), asked.chunk_rows):
-            yield to_data(rows, self.files, asked, zero_based)
+            yield to_data(rows, self._files, asked, zero_based)
 
     def survey(self, call: str, *, labels: bool) -> Survey:
         """Read all of this rank's part once without keeping the rows. Collective in a job.
@@ -141,29 +166,35 @@ class Chunks:
             ConfigError: on every rank: a rank cannot read a file, a line is bad, a rank has no
                 rows, or the ranks see different files; or the targets are no labels.
         """
-        parts, asked = self._begin()
+        asked = self._asked
         found: Labels = np.zeros(0)
         has_targets = False
 
         def look() -> tuple[None, Report]:
-            nonlocal found, has_targets
-            report = stored(self._files) | {"rows": 0}
+            nonlocal asked, found, has_targets
+            parts, asked = self._begin()
+            report = request(self._files, self._asked) | {"rows": 0}
             for rows, about in _looked(parts, asked):
                 report |= about
                 report["rows"] += rows.x.shape[0]
                 has_targets = rows.y is not None
                 if rows.y is not None and labels:
                     found = _with_labels(found, rows.y, report["rows"])
-            return None, report
+            return None, report | width(asked)
 
         job = self._job()
         if job is None or job.size == 1:
             reports = {0: look()[1]}
         else:
             reports = Together(call, None).step("looking at the files", look)[1]
-        layout = agree_on(reports, asked, self._asked.features, len(reports))
+        layout = agree_on(reports, self._files, self._asked, len(reports))
         rows = reports[0 if job is None else job.rank]["rows"]
         return Survey(rows, *layout, has_targets, found.tolist(), asked.bad, asked.bad_lines)
+
+    @cached_property
+    def _first(self) -> Contents | None:
+        """The columns of the first file, which those of all files must be."""
+        return contents_of(self._files[0], self._asked)
 
     @property
     def _is_svmlight(self) -> bool:
@@ -177,7 +208,8 @@ class Chunks:
         job = self._job()
         rank, size = (0, 1) if job is None else (job.rank, job.size)
         threads = self._threads or threads_of(size)
-        asked = replace(self._asked, threads=threads, bad=0, bad_lines=[], **columns)
+        first = self._first
+        asked = replace(self._asked, threads=threads, bad=0, bad_lines=[], first=first, **columns)
         return split(self._files, rank, size), asked
 
 
@@ -230,7 +262,7 @@ def _looked(parts: Sequence[Part], asked: Reading) -> Iterator[tuple[Rows, Repor
     for part in parts:
         if part.file.format != "svmlight":
             for rows in READERS[part.file.format](part, asked):
-                yield rows, {"columns": rows.x.shape[1]}
+                yield rows, {}
             continue
         reader = reader or SvmlightReader(asked)
         for _ in reader.feed(part):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from malt._data.files import File
 from malt._data.reader import Reading
 from malt._errors import ConfigError, describe_ranks
-from malt._job.agreement import Report
+from malt._job.agreement import Report, check_alike
+
+_MOST_SHOWN = 200  # characters of a long value, in reports and so in messages
+_MOST_NAMED = 3  # files in a message
+_ARGUMENTS = ("dtype", "features", "zero_based", "label", "on_bad", "header")
 
 
 class Layout(NamedTuple):
@@ -18,39 +23,77 @@ class Layout(NamedTuple):
     zero_based: bool | None  # svmlight's indices; None for other formats
 
 
-def stored(files: Sequence[File]) -> Report:
+def request(files: Sequence[File], asked: Reading) -> Report:
     """Return the part of a report for agree_on() that must be the same on all ranks."""
-    return {"files": len(files), "bytes": sum(file.size for file in files)}
+    return {
+        "files": len(files),
+        "bytes": sum(file.size for file in files),
+        "file names": _brief(", ".join(file.name for file in files)),
+        "arguments": {"format": files[0].format}
+        | {name: _brief(_plain(getattr(asked, name))) for name in _ARGUMENTS},
+    }
 
 
-def agree_on(reports: dict[int, Report], asked: Reading, features: int | None, size: int) -> Layout:
+def width(asked: Reading) -> Report:
+    """Return the part of a report for agree_on() about the columns of files other than svmlight."""
+    if asked.first is None:
+        return {}
+    _, features, columns, label = asked.first
+    names = "" if columns is None else f" ({_brief(', '.join(map(repr, columns)))})"
+    about = "" if label is None else f" and the label {_brief(repr(label))}"
+    return {"width": features, "columns": f"{features}{names}{about}"}
+
+
+def _plain(value: object) -> str:
+    """Return a value's text, in which texts have quotes, also if its type is NumPy's."""
+    return repr(str(value)) if isinstance(value, str) else str(value)
+
+
+def _brief(text: str) -> str:
+    """Return the text, or its beginning and a digest of all of it."""
+    if len(text) <= _MOST_SHOWN:
+        return text
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+    return f"{text[:_MOST_SHOWN]}... (SHA-256 {digest[:16]})"
+
+
+def agree_on(
+    reports: dict[int, Report], files: Sequence[File], asked: Reading, size: int
+) -> Layout:
     """Compute the layout from all ranks' reports; the same reports give the same layout.
 
     Args:
-        reports: by rank: stored(), `rows`, and for svmlight text the `lowest` and `highest` index,
-            else the number of `columns`.
-        asked: for `zero_based`.
-        features: the number of columns that the user asked for, or None.
+        reports: by rank: request(), `rows`, and for svmlight text the `lowest` and `highest` index,
+            else width().
+        files: all of the data, for messages.
+        asked: what the user asked for.
         size: of the job.
 
     Raises:
-        ConfigError: a rank has no rows, or the ranks have read different data.
+        ConfigError: a rank has no rows, or the ranks have other arguments or have read different
+            data.
     """
-    for name in ("files", "bytes"):
+    for name in ("files", "bytes", "file names"):
         _check_same(name, reports)
+    check_alike("malt.load_data", {rank: one["arguments"] for rank, one in reports.items()})
     empty = [rank for rank, report in reports.items() if report["rows"] == 0]
+    total = sum(report["rows"] for report in reports.values())
     if empty:
-        total = sum(report["rows"] for report in reports.values())
+        shown = ", ".join(file.name for file in files[:_MOST_NAMED])
+        if len(files) > _MOST_NAMED:
+            shown += f" and {len(files) - _MOST_NAMED} more files"
+        if total == 0 and len(reports) == size:
+            raise ConfigError(f"malt.load_data: there are no rows in {shown}")
         raise ConfigError(
             f"malt.load_data: there are no rows for {describe_ranks(empty)} of {size}; all "
-            f"files together have {total}. Start fewer ranks, or write more or longer files; "
-            "or let each rank read all (shard=False) and share the rows with malt.shard()"
+            f"files together have {total} ({shown}). Start fewer ranks, or write more or longer "
+            "files; or let each rank read all (shard=False) and share the rows with malt.shard()"
         )
     first = next(iter(reports.values()))
-    if "columns" in first:
+    if "width" in first:
         _check_same("columns", reports)
-        return Layout(first["columns"], None)
-    zero_based = asked.zero_based
+        return Layout(first["width"], None)
+    zero_based, features = asked.zero_based, asked.features
     if zero_based == "auto":
         zero_based = min(report["lowest"] for report in reports.values()) == 0
     highest = max(report["highest"] for report in reports.values())

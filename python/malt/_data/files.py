@@ -9,7 +9,7 @@ import io
 import os
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 from malt._distribution import pip_install
@@ -27,6 +27,7 @@ SUFFIXES = {
 }
 TEXTS = ("svmlight", "csv")
 _COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".zst": "zstd"}
+_URL_IS = "it is a path, a URL or a list of these"
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
@@ -50,6 +51,11 @@ class File(NamedTuple):
     compression: str | None
     system: Any
     has_ranges: bool
+
+    @property
+    def is_read_once(self) -> bool:
+        """Whether it is a pipe or a device."""
+        return self.system is None and not os.path.isfile(self.path)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[BinaryIO]:
@@ -119,13 +125,19 @@ def find_files(url: Url | Sequence[Url], format_: str | None) -> list[File]:
     Raises:
         ConfigError: no file matches, one cannot be reached, or they have no or several formats.
     """
-    urls = [url] if isinstance(url, (str, os.PathLike)) else list(url)
+    urls: list[object]
+    if isinstance(url, (str, os.PathLike)):
+        urls = [url]
+    elif isinstance(url, Iterable):
+        urls = list(url)
+    else:
+        raise ConfigError(f"url is {url!r}; {_URL_IS}")
     if format_ is not None and format_ not in SUFFIXES:
         raise ConfigError(f"format is {format_!r}; it is one of {', '.join(SUFFIXES)}")
     files: list[File] = []
     for one in urls:
         if not isinstance(one, (str, os.PathLike)):
-            raise ConfigError(f"url has {one!r}; it is a path, a URL or a list of these")
+            raise ConfigError(f"url has {one!r}; {_URL_IS}")
         one = os.fspath(one)
         with reading(one):
             found = _find_remote(one, format_) if _REMOTE.match(one) else _find_here(one, format_)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, overload
 
-from malt._arguments import whole
-from malt._data.chunks import READERS, Chunks, Data, threads_of, to_data
-from malt._data.columns import Layout, agree_on, stored
-from malt._data.files import Url, find_files, reading
+from malt._arguments import number, whole
+from malt._data.chunks import READERS, Chunks, Data, contents_of, threads_of, to_data
+from malt._data.columns import Layout, agree_on, request, width
+from malt._data.files import File, Url, find_files, reading
 from malt._data.parts import Part, split
 from malt._data.reader import Reading, Rows, joined
 from malt._data.svmlight import SvmlightReader
@@ -99,10 +98,14 @@ def load_data(
         timeout: how many seconds the slowest rank may take longer than this one.
 
     Raises:
-        ConfigError: an argument is wrong; no file matches; a file cannot be read or has other
-            contents than its format; a line is bad; the ranks' features differ; a rank has no rows.
+        ConfigError: an argument is wrong, or not the same on all ranks; no file matches; a file
+            cannot be read or has other contents than its format; the files have different columns;
+            a line is bad; a rank has no rows.
         TimeoutError: the ranks that the error names did not come.
     """
+    choices = {"shard": shard, "dtype": dtype, "zero_based": zero_based}
+    _check_choices(choices | {"header": header, "on_bad": on_bad})
+    number("timeout", timeout, 0)
     job = jobs.joined() if shard else None
     rank, size = (0, 1) if job is None else (job.rank, job.size)
     parsers = threads_of(size) if threads is None else threads
@@ -111,19 +114,18 @@ def load_data(
     if chunk_rows is not None:
         files = find_files(url, format)
         for file in files:
-            if file.system is None and not os.path.isfile(file.path):
+            if file.is_read_once:
                 raise ConfigError(
                     f"{file.name} is a pipe or a device, which is read once; chunk_rows= reads "
                     "anew for each pass: give a file, or leave chunk_rows= out"
                 )
         return Chunks(files, asked, shard=shard, threads=threads)
-    names: list[str] = []
+    files = []
     loading = _Loading(asked)
 
     def load() -> tuple[None, Report]:
-        files = find_files(url, format)
-        names.extend(file.name for file in files)
-        return None, stored(files) | loading.read(split(files, rank, size))
+        files.extend(find_files(url, format))
+        return None, request(files, asked) | loading.read(files, split(files, rank, size))
 
     if job is None or job.size == 1 or job.makes_due or job.is_rejoining:
         reports = {rank: load()[1]}
@@ -131,9 +133,9 @@ def load_data(
             loading.check_alone()
     else:
         reports = Together("malt.load_data", timeout).step("reading", load)[1]
-    layout = agree_on(reports, asked, features, size)
+    layout = agree_on(reports, files, asked, size)
     with reading(f"the part of rank {rank}"):
-        data = to_data(loading.take(layout), names, asked, layout.zero_based)
+        data = to_data(loading.take(layout), files, asked, layout.zero_based)
     if job is not None and size > 1:
         job.matching.note_part(data.X)
         if data.y is not None:
@@ -146,11 +148,13 @@ class _Loading:
 
     def __init__(self, asked: Reading) -> None:
         self._asked = asked
-        self._given = asked.features
         self._svmlight: SvmlightReader | None = None
         self._pieces: list[Rows] = []
 
-    def read(self, parts: Sequence[Part]) -> Report:
+    def read(self, files: Sequence[File], parts: Sequence[Part]) -> Report:
+        """Read the parts of these files; their columns must be those of the first file."""
+        if parts and parts[0].file != files[0] and not files[0].is_read_once:
+            self._asked.first = contents_of(files[0], self._asked)
         for part in parts:
             if part.file.format == "svmlight":
                 self._svmlight = self._svmlight or SvmlightReader(self._asked)
@@ -160,7 +164,7 @@ class _Loading:
                 self._pieces += READERS[part.file.format](part, self._asked)
         if self._svmlight is None:
             rows = sum(piece.x.shape[0] for piece in self._pieces)
-            return {"rows": rows, "columns": self._asked.features if rows else None}
+            return {"rows": rows} | width(self._asked)
         parser = self._svmlight.parser
         return {
             "rows": parser.rows,
@@ -174,7 +178,7 @@ class _Loading:
         Raises:
             ConfigError: features or zero_based is not given.
         """
-        if self._svmlight and (self._given is None or self._asked.zero_based == "auto"):
+        if self._svmlight and (self._asked.features is None or self._asked.zero_based == "auto"):
             raise ConfigError(
                 "a rejoining rank cannot ask the other ranks how many features there are, and "
                 "whether indices begin at 0 or 1: give features= and zero_based=True or False"
@@ -187,18 +191,22 @@ class _Loading:
         return self._svmlight.take(zero_based=layout.zero_based is True, features=layout.features)
 
 
-def _check(asked: Reading) -> None:
+def _check_choices(given: Mapping[str, object]) -> None:
     choices: dict[str, tuple[object, ...]] = {
+        "shard": (True, False),
         "dtype": ("float32", "float64"),
         "zero_based": (True, False, "auto"),
         "header": (True, False, None),
         "on_bad": ("raise", "count"),
     }
     for name, values in choices.items():
-        value = getattr(asked, name)
+        value = given[name]
         if not any(value is one or value == one for one in values):
             listed = " or ".join(map(repr, values))
             raise ConfigError(f"{name} is {value!r}; it is {listed}")
+
+
+def _check(asked: Reading) -> None:
     if isinstance(asked.label, bool):
         raise ConfigError(f"label is {asked.label!r}; it is the name of a column, or its position")
     for name in ("features", "chunk_rows", "threads"):

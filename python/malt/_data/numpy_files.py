@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from malt._data.files import extra
 from malt._data.parts import Part
-from malt._data.reader import Reading, Rows, csr
+from malt._data.reader import Contents, Reading, Rows, csr
 from malt._errors import ConfigError, DamagedError
 
 
@@ -104,7 +104,7 @@ def read_npy(part: Part, asked: Reading) -> Iterator[Rows]:
         stored = StoredArray(file, name, size)
         rows, columns = _shape(name, "the array", stored.shape)
         label = _column(name, asked.label, columns)
-        asked.check_width(name, columns - (label is not None))
+        asked.check_contents(Contents(name, columns - (label is not None), None, None))
         for begin, end in _pieces(part.share(rows), asked):
             x = stored.read(begin, end)
             y = None
@@ -124,8 +124,9 @@ def read_npz(part: Part, asked: Reading) -> Iterator[Rows]:
         )
     with part.file.open() as file:
         members = _Members(file, name)
-        rows, read = _rows_of(members, asked)
+        rows, features, read = _rows_of(members)
         labels = members.stored("y") or members.stored("Y")
+        asked.check_contents(Contents(name, features, None, None if labels is None else "y"))
         if labels is not None and labels.shape != (rows,):
             raise ConfigError(
                 f"{name}: y has shape {labels.shape} and x has {rows} rows; save one label a row "
@@ -184,36 +185,38 @@ class _Members:
         _shape(self.name, "the matrix", matrix.shape)
         if matrix.dtype.kind not in "biuf":
             raise ConfigError(f"{self.name} holds a matrix of {matrix.dtype}; it must hold numbers")
-        return matrix
+        return _no_half(matrix)
 
     def _open(self, info: zipfile.ZipInfo) -> Any:
         return zipfile.ZipFile(_Place(self._file)).open(info)
 
 
+def _no_half(values: Any) -> Any:
+    """Return half floats, which SciPy's matrices do not compute with, as float32."""
+    return values.astype(np.float32) if values.dtype == np.float16 else values
+
+
 Read = Callable[[int, int], Any]
 
 
-def _rows_of(members: _Members, asked: Reading) -> tuple[int, Read]:
-    """Return how many rows the file has, and what reads some of them."""
+def _rows_of(members: _Members) -> tuple[int, int, Read]:
+    """Return how many rows and features the file has, and what reads some of the rows."""
     if (kind := members.matrix_format()) == "csr":
-        return _csr_rows(members, asked)
+        return _csr_rows(members)
     if kind:
         matrix = members.matrix().tocsr()  # whole: its rows do not lie one after the other
         matrix.sum_duplicates()
-        asked.check_width(members.name, matrix.shape[1])
-        return matrix.shape[0], lambda begin, end: matrix[begin:end]
+        return *matrix.shape, lambda begin, end: matrix[begin:end]
     array = members.stored("x") or members.stored("X")
     if array is None:
         raise ConfigError(
             f"{members.name} has the arrays {', '.join(sorted(members.names)) or 'none'}; it needs "
             "x and y, or a matrix as scipy.sparse.save_npz() writes"
         )
-    rows, columns = _shape(members.name, "x", array.shape)
-    asked.check_width(members.name, columns)
-    return rows, array.read
+    return *_shape(members.name, "x", array.shape), array.read
 
 
-def _csr_rows(members: _Members, asked: Reading) -> tuple[int, Read]:
+def _csr_rows(members: _Members) -> tuple[int, int, Read]:
     name = members.name
     arrays = [members.stored(one) for one in ("shape", "indptr", "indices", "data")]
     if (shape := arrays[0]) is None or any(one is None for one in arrays):
@@ -225,7 +228,6 @@ def _csr_rows(members: _Members, asked: Reading) -> tuple[int, Read]:
             f"{name} is no CSR matrix of {rows} rows: indptr has shape {indptr.shape}, indices "
             f"{columns.shape} and data {values.shape}"
         )
-    asked.check_width(name, features)
     starts = indptr.read(0, rows + 1)
     if starts.dtype.kind not in "iu" or columns.dtype.kind not in "iu" or starts[0] < 0:
         raise DamagedError(f"{name} is no CSR matrix: its indices are no whole numbers from 0 on")
@@ -235,7 +237,7 @@ def _csr_rows(members: _Members, asked: Reading) -> tuple[int, Read]:
     def read(begin: int, end: int) -> Any:
         first, last = int(starts[begin]), int(starts[end])
         matrix = csr(
-            values.read(first, last),
+            _no_half(values.read(first, last)),
             columns.read(first, last),
             starts[begin : end + 1] - starts[begin],
             features,
@@ -249,7 +251,7 @@ def _csr_rows(members: _Members, asked: Reading) -> tuple[int, Read]:
         matrix.sum_duplicates()
         return matrix
 
-    return rows, read
+    return rows, features, read
 
 
 def _shape(name: str, what: str, shape: tuple[int, ...]) -> tuple[int, int]:

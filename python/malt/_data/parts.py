@@ -25,6 +25,11 @@ class Part(NamedTuple):
         """Whether the part is the whole file."""
         return self.begin == 0 and self.end == self.file.size
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the part has no rows; readers look at the file's columns all the same."""
+        return self.file.has_ranges and self.begin == self.end
+
     def share(self, elements: int) -> tuple[int, int]:
         """Return which of the file's rows are in this part; each row is in exactly one part."""
         if self.is_whole:

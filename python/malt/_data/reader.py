@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,58 @@ class Rows(NamedTuple):
         return Rows(self.x[begin:end], None if self.y is None else self.y[begin:end])
 
 
+class Contents(NamedTuple):
+    """The columns of a file.
+
+    Attributes:
+        file: its name, for messages.
+        width: how many features it has.
+        columns: their names; None if the file has none.
+        label: the name of the column or array of labels; None if there is none.
+    """
+
+    file: str
+    width: int
+    columns: tuple[str, ...] | None
+    label: str | None
+
+    def check_same(self, first: Contents) -> None:
+        """Check that this file has the same columns, in the same order, as the file `first`.
+
+        Raises:
+            ConfigError: they differ; the message names both files and the first column.
+        """
+        mine, theirs = self.columns, first.columns
+        if mine == theirs and self.width != first.width:
+            raise ConfigError(
+                f"{self.file} has {self.width} features, and {first.file} has {first.width}; all "
+                "files must have the same number"
+            )
+        if mine != theirs:
+            pairs = enumerate(zip_longest(mine or (), theirs or ()))
+            i = next(i for i, (one, other) in pairs if one != other)
+            what, shown = f"feature {i} (from 0)", [_named(mine, i), _named(theirs, i)]
+        elif self.label != first.label:
+            labels = ((label,) if label is not None else () for label in (self.label, first.label))
+            what, shown = "the label", [_named(label, 0) for label in labels]
+        else:
+            return
+        way_out = "select or reorder the columns, so that all files have the same in one order"
+        if mine is None and theirs is None:
+            way_out = "save labels in all files or in none"
+        elif mine is None or theirs is None:
+            way_out = "write all files with a header, or all without"
+        raise ConfigError(
+            f"{self.file}: {what} is {shown[0]}, and in {first.file} it is {shown[1]}; {way_out}"
+        )
+
+
+def _named(names: tuple[str, ...] | None, i: int) -> str:
+    if names is None:
+        return "without a name"
+    return repr(names[i]) if i < len(names) else "missing"
+
+
 @dataclass
 class Reading:
     """The arguments of malt.load_data() that concern readers, and the lines they have left out."""
@@ -44,6 +97,7 @@ class Reading:
     header: bool | None = None  # of CSV
     bad: int = 0
     bad_lines: list[str] = field(default_factory=list)
+    first: Contents | None = None  # of the first file; all other files must have the same
 
     def leave_out(self, where: str | Callable[[], str]) -> None:
         """Note a bad line, or refuse it; `where` says, if it is to be shown, what is bad.
@@ -97,20 +151,20 @@ class Reading:
         with np.errstate(over="ignore", invalid="ignore"):
             return values.astype(self.dtype, copy=False)
 
-    def check_width(self, name: str, width: int) -> None:
-        """Check that all files have as many columns as the first one.
+    def check_contents(self, found: Contents) -> None:
+        """Check that all files have the same columns as the first one.
 
         Raises:
-            ConfigError: this file has another number, or none.
+            ConfigError: this file has others or none, or not as many as the user asked for.
         """
-        if width < 1:
-            raise ConfigError(f"{name} has no features: give it columns besides the label")
-        if self.features is None:
-            self.features = width
-        if self.features != width:
+        if found.width < 1:
+            raise ConfigError(f"{found.file} has no features: give it columns besides the label")
+        if self.first is None:
+            self.first = found
+        found.check_same(self.first)
+        if self.features not in (None, found.width):
             raise ConfigError(
-                f"{name} has {width} features; {self.features} are asked for, or are in the files "
-                "before"
+                f"{found.file} has {found.width} features; {self.features} are asked for"
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from malt._data.reader import Reading, Rows, csr
 from malt._errors import ConfigError
 
 _MOST_INDEX = 2**31 - 1
-_WAYS_OUT = {"the number is out of the type's range": "; dtype='float64' may hold it"}
+_OUT_OF_RANGE = "the number is out of the type's range"
 
 
 class SvmlightReader:
@@ -55,6 +56,16 @@ class SvmlightReader:
         if parser.bad_count == asked.bad:
             return
         for line, reason, text in parser.take_bad_lines():
-            way_out = _WAYS_OUT.get(reason, "") if asked.dtype == "float32" else ""
+            is_float64 = asked.dtype == "float32" and reason == _OUT_OF_RANGE and _is_float64(text)
+            way_out = "; dtype='float64' may hold it" if is_float64 else ""
             asked.leave_out(f"{lines.name_of(line)}: {reason}: {text!r}{way_out}")
         asked.bad = parser.bad_count  # includes bad lines that were not kept
+
+
+def _is_float64(text: str) -> bool:
+    """Return whether float64 holds the number, behind its index if it has one, that text begins."""
+    try:
+        value = float(text.split()[0].rpartition(":")[2])
+    except (ValueError, IndexError):
+        return False
+    return math.isfinite(value) and value != 0  # smaller numbers are also out of range

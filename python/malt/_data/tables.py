@@ -14,7 +14,7 @@ import numpy as np
 
 from malt._data.files import extra, reading
 from malt._data.parts import Lines, Part
-from malt._data.reader import Reading, Rows
+from malt._data.reader import Contents, Reading, Rows
 from malt._errors import ConfigError
 
 _BATCH_ROWS = 1 << 16
@@ -36,11 +36,16 @@ class _Columns(NamedTuple):
     label: int | None
 
 
-def _choose(name: str, asked: Reading, names: Sequence[str], index: Sequence[int]) -> _Columns:
+def _choose(
+    name: str, asked: Reading, names: Sequence[str], index: Sequence[int], *, has_names: bool = True
+) -> _Columns:
     """Tell the label from the features; columns of pandas' index are none, though label= may be.
 
+    Without `has_names` the names are made up, and those of other files may be any.
+
     Raises:
-        ConfigError: the label is not there, or a name is there twice.
+        ConfigError: the label is not there, a name is there twice, or the first file has other
+            columns.
     """
     twice = sorted({one for one in names if names.count(one) > 1}) if _repeat(names) else []
     if twice:
@@ -56,7 +61,9 @@ def _choose(name: str, asked: Reading, names: Sequence[str], index: Sequence[int
         shown += ", ..." if len(features) > 10 else ""
         raise ConfigError(f"{name}: label is {asked.label!r}; the columns are {shown}")
     features = [i for i in features if i != label]
-    asked.check_width(name, len(features))
+    columns = tuple(names[i] for i in features) if has_names else None
+    label_name = names[label] if label is not None and has_names else None
+    asked.check_contents(Contents(name, len(features), columns, label_name))
     return _Columns(names, features, label)
 
 
@@ -82,7 +89,7 @@ def read_csv(part: Part, asked: Reading) -> Iterator[Rows]:
     lines = Lines(part)
     with reading(part.file.name):
         blocks = _blocks(lines)
-        if part.begin == 0:
+        if part.begin == 0 and not part.is_empty:
             header = _header(blocks, lines, asked)
             first = [] if header is None else [header.rest]
         else:
@@ -92,7 +99,9 @@ def read_csv(part: Part, asked: Reading) -> Iterator[Rows]:
             first = []
         if header is None:
             return
-        columns = _choose(part.file.name, asked, header.names, header.index_at)
+        columns = _choose(
+            part.file.name, asked, header.names, header.index_at, has_names=header.is_there
+        )
         for block in first:
             yield from _parsed(block, lines, columns, asked)
         for block in blocks:
@@ -136,6 +145,7 @@ def _too_wide(what: str) -> ConfigError:
 
 
 class _Header(NamedTuple):
+    is_there: bool  # else the names are "0", "1" and so on
     names: Sequence[str]
     index_at: Sequence[int]  # columns that pandas' to_csv() has made of the rows' labels
     rest: _Block  # the lines behind it
@@ -157,9 +167,9 @@ def _header(blocks: Iterator[_Block], lines: Lines, asked: Reading) -> _Header |
         if has_header is None:
             has_header = _has_names(cells, where)
         if not has_header:
-            return _Header(default, (), _Block(line + newline + rest, before))
+            return _Header(False, default, (), _Block(line + newline + rest, before))
         index_at = (0,) if len(cells) > 1 and not cells[0] else ()
-        return _Header(cells, index_at, _Block(rest, before + 1))
+        return _Header(True, cells, index_at, _Block(rest, before + 1))
     return None
 
 
@@ -358,7 +368,14 @@ def _cut(
 
 def _columns(name: str, asked: Reading, schema: Any) -> _Columns:
     """Choose among the columns; the label and the features must be numbers."""
-    columns = _choose(name, asked, schema.names, _index(schema))
+    in_columns, ranges = _index(schema)
+    is_name = isinstance(asked.label, str)
+    if is_name and asked.label in ranges and asked.label not in schema.names:
+        raise ConfigError(
+            f"{name}: label is {asked.label!r}, a RangeIndex, of which pandas writes no column; "
+            "write the frame's reset_index()"
+        )
+    columns = _choose(name, asked, schema.names, in_columns)
     types = extra("pyarrow.types", "reading tables")
     for i in (*columns.features, *([] if columns.label is None else [columns.label])):
         kind = schema.field(i).type
@@ -372,16 +389,21 @@ def _columns(name: str, asked: Reading, schema: Any) -> _Columns:
     return columns
 
 
-def _index(schema: Any) -> list[int]:
-    """Return the positions of the columns that pandas has made of a frame's index."""
+def _index(schema: Any) -> tuple[list[int], list[Any]]:
+    """Return the positions of the columns that pandas has made of a frame's index.
+
+    Returns also the names of its levels that are ranges, which have no columns.
+    """
     try:
-        about = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
-        named = [one for one in about["index_columns"] if isinstance(one, str)]
+        about = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))["index_columns"]
+        named = [one for one in about if isinstance(one, str)]
+        ranges = [one["name"] for one in about if isinstance(one, dict)]
     except (ValueError, TypeError, LookupError):
-        named = []
-    return [
+        named, ranges = [], []
+    at = [
         i for i, name in enumerate(schema.names) if name in named or _PANDAS_INDEX.fullmatch(name)
     ]
+    return at, ranges
 
 
 def _numbers(column: Any) -> Any:

@@ -32,7 +32,7 @@ from malt._data.parts import split
 from malt._data.reader import Reading
 
 NAN = float("nan")
-NO_ROWS = "no rows for rank 0 of 1"
+NO_ROWS = "there are no rows in #$"
 MARK = b"\xef\xbb\xbf"
 
 
@@ -154,6 +154,9 @@ SVMLIGHT: dict[str, tuple[str | bytes, Any, dict[str, Any]]] = {
     "empty": ("", NO_ROWS, {}),
     "header": ("label f1\n1 1:1\n", "#, line 1: the label is not one number", {}),
     "beyond float32": ("1 1:1e39\n", "#, line 1: .*'1:1e39'; dtype='float64' may hold it", {}),
+    "beyond float64": ("1 1:1e400\n", "#, line 1: .*'1:1e400'; on_bad=", {}),
+    "label beyond float64": ("1e400 1:1\n", "#, line 1: .*'1e400 1:1'; on_bad=", {}),
+    "too small for float64": ("1 1:1e-400\n", "#, line 1: .*'1:1e-400'; on_bad=", {}),
     "label NaN": ("nan 1:1\n", "#, line 1: the number is NaN or infinite: 'nan 1:1'; on_bad", {}),
     "index": ("1 3000000000:1\n", "#, line 1: the index is not from 0 to 2147483647", {}),
     "label=": ("1 1:1\n", "label is 0; svmlight text has labels of its own", {"label": 0}),
@@ -185,6 +188,16 @@ TABLES: dict[str, tuple[pa.Table | dict[str, Any], Any, dict[str, Any]]] = {
     "index of texts": (indexed(["u", "v", "w"]), SPLIT, {"label": "y"}),
     "index with a name": (indexed([0.5, 0.1, 0.9], "id"), SPLIT, {"label": -1}),
     "index as label": (indexed([3, 1, 4], "id"), (BOTH, [3, 1, 4]), {"label": "id"}),
+    "range as label": (
+        pa.Table.from_pandas(FRAME.set_index(pd.RangeIndex(5, 8, name="k"))),
+        r"#: label is 'k', a RangeIndex, of which pandas writes no column; .*reset_index\(\)",
+        {"label": "k"},
+    ),
+    "range with a column's name": (
+        pa.Table.from_pandas(FRAME.set_index(pd.RangeIndex(5, 8, name="y"))),
+        SPLIT,
+        {"label": "y"},
+    ),
     "index of two levels": (
         pa.Table.from_pandas(FRAME.set_index([pd.Index([3, 1, 4]), pd.Index([1, 3, 9])])),
         BOTH,
@@ -311,6 +324,7 @@ DAMAGES: dict[str, tuple[dict[str, Any], Any]] = {
     "indices too short": ({"indices": [0, 2, 2, 0]}, r"indices \(4,\) and data \(5,\)"),
     "indptr decreases": ({"indptr": [0, 3, 2, 5]}, "indptr decreases"),
     "indptr ends behind": ({"indptr": [0, 2, 3, 500]}, "ends behind data"),
+    "half floats": ({"data": np.array([1, 2, 3, 4, 5], np.float16)}, MATRIX.tolist()),
     "an index too large": ({"indices": [0, 4, 2, 0, 3]}, "no CSR matrix: indices must be < 4"),
     "an index below 0": ({"indices": [0, -1, 2, 0, 3]}, "no CSR matrix: indices must be >= 0"),
     "no whole numbers": ({"indices": [0.0, 2, 2, 0, 3]}, "indices are no whole numbers"),

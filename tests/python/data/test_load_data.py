@@ -273,6 +273,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Result:
     narrow = "".join(f"{i} 1:1\n" for i in range(ROWS, 2 * ROWS))
     write(path / "wide_and_narrow.svm", TEXT + narrow)
     write(path / "one.svm", "1 1:1\n")
+    write(path / "empty.svm", "")
     write(path / "bad.svm", "1 1:1\n" * 50 + "1 1:1 oops\n")
     write(path / "rank-0.svm", "1 1:1\n" * 9)
     write(path / "rank-1.svm", "1 1:1\n" * 10)
@@ -284,7 +285,7 @@ tell(imported={"scipy", "pyarrow", "fsspec"} & set(sys.modules))
 malt.init()
 data = malt.load_data(f"{path}/wide_and_narrow.svm", dtype="float64")
 tell(labels=data.y, features=data.X.shape[1], sum=data.X.sum())
-for name in ("one", "bad", "none", f"rank-{rank}"):
+for name in ("one", "empty", "bad", "none", f"rank-{rank}"):
     tell(**{name[:4]: error_of(malt.load_data, f"{path}/{name}.svm")})
 tell(all=malt.load_data(f"{path}/one.svm", shard=False).X.shape)
 """,
@@ -306,6 +307,10 @@ def test_what_fails_on_one_rank_raises_on_all(job: Result) -> None:
     for error in job.each("one"):
         assert error.kind == "ConfigError"
         assert error.says("no rows for rank 1 of 2", "all files together have 1", "shard=False")
+        assert error.says("one.svm")
+    for error in job.each("empt"):
+        assert error.says("there are no rows in ", "empty.svm")
+        assert "fewer ranks" not in error.text
     for error in job.each("bad"):
         assert error.says("rank 1", "bad.svm, line 51: index:value was expected: 'oops'")
     for error in job.each("none"):
@@ -421,8 +426,8 @@ WRONG_FILES: dict[str, tuple[str | bytes, str]] = {
     "wrong.arrow": (b"no arrow", "wrong.arrow"),
     "endless.csv": ("1\n" + "a" * (1 << 25), "line 2 has .* bytes or more; .* write wider"),
     "wrong.svm.gz": (b"no gzip", "cannot read .*wrong.svm.gz: BadGzipFile"),
-    "empty.svm": ("# nothing\n", "no rows for rank 0 of 1"),
-    "empty.csv": ("a,b\n", "no rows for rank 0 of 1"),
+    "empty.svm": ("# nothing\n", r"there are no rows in .*empty\.svm$"),
+    "empty.csv": ("a,b\n", r"there are no rows in .*empty\.csv$"),
     "data.xyz": ("1 1:1\n", r"suffix '\.xyz' does not tell its format; give format="),
     "data.npy.gz": (b"", "decompress it"),
 }
@@ -461,6 +466,8 @@ def test_a_file_cut_short_is_named(tmp_path: Path, name: str) -> None:
         ({"on_bad": "ignore"}, "on_bad is 'ignore'; it is 'raise' or 'count'"),
         ({"format": "libsvm"}, "format is 'libsvm'; it is one of svmlight"),
         ({"label": "y"}, "label is 'y'; svmlight text has labels of its own"),
+        ({"shard": "no"}, "shard is 'no'; it is True or False"),
+        ({"timeout": -1}, "timeout is -1; it must be a number at least 0"),
     ],
 )
 def test_wrong_arguments_are_refused(text_file: Path, options: Any, message: str) -> None:
@@ -492,7 +499,9 @@ def test_urls_that_name_no_file_are_refused(tmp_path: Path, text_file: Path) -> 
         (tmp_path / "*.npy", "no file matches"),
         (tmp_path, "is a directory; name its files"),
         ([], "empty list"),
-        ([3], "url has 3"),
+        ([3], "url has 3; it is a path, a URL or a list of these"),
+        (None, "url is None; it is a path, a URL or a list of these"),
+        (3, "url is 3; it is a path, a URL or a list of these"),
         ([text_file, tmp_path / "x.csv"], "several formats, csv, svmlight"),
         ("nowhere://x.svm", "cannot read nowhere://x.svm"),
         ("http://127.0.0.1:9/x.svm", "no such file, or it cannot be reached"),
