@@ -53,7 +53,7 @@ def make(
                 "making a vector", step
             )
         job.vectors += 1
-        if has_shared_values and job.rank == 0 and job.size > 1:
+        if has_shared_values and job.size > 1:
             missed.note_made(cast(AnyVector, made))
         return made
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,8 @@ from malt._core_import import AVG, SUM, Fold
 from malt._errors import ConfigError, PeerError, describe_ranks
 from malt._job import job as jobs
 from malt._job import values
-from malt._job.agreement import Report, Together
+from malt._job.agreement import Report, Together, check_alike
+from malt._job.vector_types import AnyVector
 
 _MOST_BYTES = 1 << 20  # of a value in its encoded form
 _CALL = "malt.allreduce"
@@ -44,17 +45,13 @@ def allreduce(
         int64 or uint64; but of float16 it is a float32.
 
     Raises:
-        ConfigError: the ranks' values do not fit together or are no numbers, a sum is beyond its
-            dtype, or this rank is rejoining and the others made this call long ago; raised on every
-            rank.
+        ConfigError: the ranks' values do not fit together or are no numbers, their folds differ, a
+            sum is beyond its dtype, or this rank is rejoining and the others made this call long
+            ago; raised on every rank.
         TimeoutError: the ranks that the error names did not come.
     """
-    if fold is not AVG and fold is not SUM and (isinstance(fold, Fold) or not callable(fold)):
-        raise ConfigError(
-            f"fold is {fold!r}; malt.allreduce takes malt.AVG, malt.SUM, or a function of the list "
-            "of values, such as max"
-        )
-    told = _tell_all(_CALL, lambda: _numbers(value), timeout)
+    told, folds = _tell_all(_CALL, lambda: (_numbers(value), _name_of(fold)), timeout)
+    check_alike(_CALL, {rank: {"fold": name} for rank, name in folds.items()})
     ranks_of: dict[str, list[int]] = {}
     for rank, each in told.items():
         ranks_of.setdefault(_kind(each), []).append(rank)
@@ -91,19 +88,24 @@ def broadcast(value: Any = None, root: int = 0, *, timeout: float | None = None)
     """
     job = jobs.current()
     root = whole("root", root, 0, job.size - 1, f": the job has {job.size} ranks")
-    told = _tell_all("malt.broadcast", lambda: value if job.rank == root else None, timeout)
+    own = (lambda: (_sendable(value), "")) if job.rank == root else lambda: (None, "")
+    told, _ = _tell_all("malt.broadcast", own, timeout)
     if root not in told:
         raise PeerError(f"malt.broadcast: rank {root}, whose value it is, has ended", [root])
     return told[root]
 
 
-def _tell_all(call: str, own: Callable[[], Any], timeout: float | None) -> dict[int, Any]:
-    """Return each rank's value, in the order of the ranks."""
+def _tell_all(
+    call: str, own: Callable[[], tuple[Any, str]], timeout: float | None
+) -> tuple[dict[int, Any], dict[int, str]]:
+    """Return each rank's value and the name of its fold, in the order of the ranks."""
     together = Together(call, timeout)
 
     def tell() -> tuple[None, Report]:
-        head, *buffers = values.pack(own(), "the value")
-        report = {"parts": [base64.b64encode(part).decode() for part in (head, *buffers)]}
+        value, fold = own()
+        head, *buffers = values.pack(value, "the value")
+        parts = [base64.b64encode(part).decode() for part in (head, *buffers)]
+        report = {"parts": parts, "fold": fold}
         if (length := len(json.dumps(report))) > _MOST_BYTES:
             raise ConfigError(
                 f"a value of {length} bytes, as it is sent; at most {_MOST_BYTES} can be: use a "
@@ -112,13 +114,44 @@ def _tell_all(call: str, own: Callable[[], Any], timeout: float | None) -> dict[
         return None, report
 
     with jobs.current().turns.hold(call):
-        told = together.step("the value", tell)[1]
-    return {rank: _unpacked(report["parts"]) for rank, report in sorted(told.items())}
+        told = dict(sorted(together.step("the value", tell)[1].items()))
+    given = {rank: _unpacked(report["parts"]) for rank, report in told.items()}
+    return given, {rank: report["fold"] for rank, report in told.items()}
 
 
 def _unpacked(parts: list[str]) -> Any:
     # Arrays are views of the parts, and the caller may write to them.
     return values.unpack([memoryview(bytearray(base64.b64decode(part))) for part in parts])
+
+
+def _name_of(fold: Any) -> str:
+    """Return the name by which ranks compare their folds.
+
+    Raises:
+        ConfigError: it is no fold that malt.allreduce() takes.
+    """
+    if fold is AVG or fold is SUM:
+        return f"malt.{fold!r}"
+    if isinstance(fold, Fold) or not callable(fold):
+        raise ConfigError(
+            f"fold is {fold!r}; malt.allreduce takes malt.AVG, malt.SUM, or a function of the list "
+            "of values, such as max"
+        )
+    return str(getattr(fold, "__qualname__", "a function"))
+
+
+def _sendable(value: Any) -> Any:
+    """Return the value.
+
+    Raises:
+        ConfigError: it is a vector.
+    """
+    if isinstance(value, AnyVector):
+        raise ConfigError(
+            "the value is a vector, whose elements do not travel so: give its values, "
+            "malt.broadcast(v.array), or exchange it, v.scatter() and v.gather(malt.REPLACE)"
+        )
+    return value
 
 
 # Numbers
@@ -132,6 +165,14 @@ def _numbers(value: Any) -> Any:
     """
     if type(value) in (bool, int, float, complex):
         return value
+    if isinstance(value, AnyVector):
+        raise ConfigError("the value is a vector: call v.allreduce(malt.AVG), its own method")
+    if isinstance(value, Mapping):
+        raise ConfigError(
+            f"the value is a {type(value).__name__}: give one number or array a call, {{name: "
+            "malt.allreduce(each) for name, each in value.items()}, or make a vector "
+            "(malt.vector(list(value.values()))) of arrays that are exchanged in each round"
+        )
     name = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     try:
         if isinstance(value, np.ma.MaskedArray):

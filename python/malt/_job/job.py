@@ -238,7 +238,7 @@ def _leave() -> None:
     global _job
     if _job is not None:
         if _job.generations is None:  # with generations, ranks come and go as intended
-            missed.tell()
+            missed.tell(_job.group)
         _job.leave()
         _job = None
         faults.restore()

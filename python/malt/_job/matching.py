@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
 import weakref
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +30,13 @@ _MOST_BYTES = 768  # of one exchange: Group::kMostExchanged
 _MOST_VECTORS = 100  # that are remembered
 _MOST_PARTS = 1000
 _MOST_ELEMENTS = 4096  # of an array, that its digest is made of
+_MOST_CALLS = 32  # of malt.shard() on one line, of which the data are compared
+_MOST_ROWS = 64  # of data that are shared out,
+_MOST_INSIDE = 16  # elements of each row, where it is a list,
+_MOST_DEPTH = 4  # and lists inside one another, of which the digest is made
+_DIGITS = 6  # of the digest of one call
+_PLAIN = (bool, int, float, complex, type(None), range)
+_ARRAYS_OF_SPARSE = ("indptr", "indices", "row", "col", "offsets", "data")
 
 
 class Site(NamedTuple):
@@ -38,11 +48,23 @@ class Site(NamedTuple):
     is_on_gpu: bool
 
 
+class _Calls(NamedTuple):
+    """The calls of malt.shard() on one line of the program.
+
+    Attributes:
+        number: how many there were.
+        digests: of the data given to each of the first calls, as hexadecimal digits.
+    """
+
+    number: int = 0
+    digests: tuple[str, ...] = ()
+
+
 class Matching:
     """What this rank has told, and heard, so far."""
 
     def __init__(self) -> None:
-        self._shared_out: dict[str, int] = {}  # by place: the digest of the data
+        self._shared_out: dict[str, _Calls] = {}  # by place
         self._digests: list[tuple[str, dict[int, int]]] = []  # of unnamed vectors, by rank
         self._has_warned = False
         self._parts: dict[int, Any] = {}  # by id(): what malt.shard() has returned
@@ -50,7 +72,11 @@ class Matching:
     def note_shared_out(self, data: Any, rank: int) -> None:
         """Note data given to malt.shard(); they are compared when the next vector is made."""
         if not self._is_part(data):
-            self._shared_out.setdefault(place(), digest_of_data(data))
+            at = place()
+            number, digests = self._shared_out.get(at, _Calls())
+            if number < _MOST_CALLS:
+                digests += (f"{digest_of_data(data):08x}"[-_DIGITS:],)
+            self._shared_out[at] = _Calls(number + 1, digests)
         elif rank == 0:
             log.warning(
                 "malt: malt.shard() at %s is given this rank's part of data already, so each rank "
@@ -74,7 +100,9 @@ class Matching:
         Raises:
             ConfigError: the vector is on a GPU on some ranks and on the CPU on others; on all.
         """
-        shards = dict(self._shared_out)
+        shards = {
+            at: f"{number}:{''.join(digests)}" for at, (number, digests) in self._shared_out.items()
+        }
         self._shared_out.clear()
         mine = {"named": site.name is not None, "place": site.place, "digest": site.digest}
         mine |= {"gpu": site.is_on_gpu, "shards": shards}
@@ -114,16 +142,24 @@ class Matching:
             self._digests.append((name, digests))
             del self._digests[:-_MOST_VECTORS]
 
-    def _warn_of_shards(self, told: Mapping[int, Mapping[str, int]]) -> None:
+    def _warn_of_shards(self, told: Mapping[int, Mapping[str, str]]) -> None:
         first = min(told)
-        for at, digest in told[first].items():
-            others = [rank for rank, each in told.items() if each.get(at, digest) != digest]
+        for at, calls in told[first].items():
+            # Ranks that have made unequally many calls on a line may have meant other data.
+            count = calls.partition(":")[0]
+            same = {
+                rank: each[at]
+                for rank, each in told.items()
+                if at in each and each[at].partition(":")[0] == count
+            }
+            others = [rank for rank, theirs in same.items() if theirs != calls]
             if others:
                 log.warning(
-                    "malt: malt.shard() at %s: %s gave other data than rank %d, so the parts "
+                    "malt: malt.shard() at %s%s: %s gave other data than rank %d, so the parts "
                     "overlap and miss rows: make and shuffle the data with one seed on all ranks, "
-                    "such as np.random.default_rng(0), and sort names of files",
-                    *(at, _ranks(others), first),
+                    "such as np.random.default_rng(0), and sort names of files; or it is a part "
+                    "that malt.shard() has made already, which each rank has another of",
+                    *(at, _which_call(calls, same[others[0]]), _ranks(others), first),
                 )
 
 
@@ -146,18 +182,92 @@ def digest_of(arrays: Sequence[npt.NDArray[Any]]) -> int:
 
 
 def digest_of_data(data: Any) -> int:
-    """Return a checksum of what all ranks should have alike in data given to malt.shard()."""
-    kind = type(data).__name__
-    shape = tuple(data.shape) if hasattr(data, "shape") else (len(data),)
-    text = f"{kind} {shape}"
-    if isinstance(data, np.ndarray) and data.dtype.kind in "biufcUSM" and data.size:
-        at = np.linspace(0, data.shape[0] - 1, 64).astype(np.int64) if data.ndim else ...
-        return zlib.crc32(np.ascontiguousarray(data[at]).tobytes(), zlib.crc32(text.encode()))
-    if isinstance(data, (list, tuple)) and data:
-        some = [data[i] for i in range(0, len(data), max(1, len(data) // 64))]
-        if all(isinstance(each, (int, float, str, bytes)) for each in some):
-            text += repr(some)
-    return zlib.crc32(text.encode())
+    """Return a checksum of what all ranks should have alike in data given to malt.shard().
+
+    It is of the type, the shape and, where they can be had at little cost, some elements.
+    """
+    crc = 0
+    try:
+        for some in _samples(data, _MOST_ROWS, _MOST_DEPTH):
+            crc = zlib.crc32(some, crc)
+    except Exception:  # of another library's class; a missing warning is no reason for an error
+        return zlib.crc32(type(data).__name__.encode())
+    return crc
+
+
+def _samples(data: Any, most: int, depth: int) -> Iterator[bytes]:
+    """Generate the type, the shape and some of the elements, lists down to this depth."""
+    if hasattr(data, "shape"):
+        shape = tuple(data.shape)
+    else:
+        shape = (len(data),) if hasattr(data, "__len__") else ()
+    yield f"{type(data).__name__} {shape}".encode()
+    if isinstance(data, np.ndarray):
+        if data.dtype.kind in "biufcmMUS" and data.size:
+            rows = data[_some(data.shape[0], most)] if data.ndim else data
+            yield np.ascontiguousarray(rows).tobytes()
+            return
+        has_objects = data.dtype == object and data.ndim
+        inside: Sequence[Any] = _rows_of(data, most) if has_objects else []
+    elif type(data) in _PLAIN or isinstance(data, (np.generic, PurePath)):
+        yield repr(data).encode()
+        return
+    elif isinstance(data, (str, bytes)):
+        yield repr(data[:1000]).encode(errors="replace")
+        return
+    else:
+        inside = _inside(data, most)
+    if depth > 0:
+        for each in inside:
+            yield from _samples(each, _MOST_INSIDE, depth - 1)
+
+
+def _inside(data: Any, most: int) -> Sequence[Any]:
+    """Return arrays or elements of which `data` are made; none if they are not known."""
+    if type(data) in (list, tuple):
+        return _rows_of(data, most)
+    if type(data) is dict:
+        return list(islice(data.items(), most))
+    package = type(data).__module__.partition(".")[0]
+    if package == "pandas" and hasattr(data, "iloc"):
+        return [data.iloc[_some(len(data), most)].to_numpy()]
+    if package == "scipy":
+        arrays = [getattr(data, name, None) for name in _ARRAYS_OF_SPARSE]
+        return [array for array in arrays if isinstance(array, np.ndarray)]
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return []
+    if isinstance(data, torch.Tensor):
+        return _bytes_of_tensor(torch, data, most)
+    datasets = torch.utils.data
+    if isinstance(data, datasets.TensorDataset):
+        return list(data.tensors)
+    if isinstance(data, datasets.Subset):
+        return [data.indices, data.dataset]
+    if isinstance(data, datasets.ConcatDataset):
+        return list(data.datasets)
+    return []
+
+
+def _bytes_of_tensor(torch: Any, tensor: Any, most: int) -> list[npt.NDArray[Any]]:
+    is_readable = tensor.device.type == "cpu" and tensor.layout == torch.strided
+    if not is_readable or tensor.is_complex() or not tensor.numel():
+        return []
+    rows = tensor.detach()
+    if rows.ndim:
+        rows = rows[torch.from_numpy(_some(len(rows), most))]
+    return [rows.reshape(-1).contiguous().view(torch.uint8).numpy()]
+
+
+def _rows_of(data: Any, most: int) -> list[Any]:
+    return [data[i] for i in _some(len(data), most).tolist()]
+
+
+def _some(count: int, most: int) -> npt.NDArray[np.int64]:
+    """Return at most so many positions of `count`, spread evenly."""
+    if count <= most:
+        return np.arange(count)
+    return np.linspace(0, count - 1, most).astype(np.int64)
 
 
 def _mark_of(part: Any) -> Any:
@@ -188,6 +298,15 @@ def _cross(old: Mapping[int, int], new: Mapping[int, int]) -> bool:
         old.get(first) == new[rank] and old.get(rank) == new[first] and new[rank] != new[first]
         for rank in new
     )
+
+
+def _which_call(calls: str, others: str) -> str:
+    """Return which call of a line it is, if there are several, in which two ranks differ."""
+    count = calls.partition(":")[0]
+    if count == "1":
+        return ""
+    at = next(i for i, (one, other) in enumerate(zip(calls, others, strict=True)) if one != other)
+    return f" (call {(at - len(count) - 1) // _DIGITS + 1} of {count} on this line)"
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from malt._arguments import variable
-from malt._core_import import Uses, Vector
+from malt._core_import import Graph, Group, Uses, Vector
 from malt._errors import describe_ranks
 from malt._job.assigning import Arrays
 from malt._job.rebinding import module_of, outer_frame
@@ -24,6 +24,8 @@ log = logging.getLogger("malt")
 
 _ALWAYS_SEEN = 64  # of vectors this short, note_nan() tells: kLook in bindings/nan_watch.hpp
 _ESTIMATORS = ("malt._linear.", "malt._topics.", "malt._factorization.")
+_LAST_LOOK = 2**40  # the frontier is beyond it when no other rank is alive
+_MOST_ROUNDS = 256  # of a graph, that are looked at
 _MOST_MADE = 1000  # vectors about which nothing is known to be wrong
 
 
@@ -31,18 +33,57 @@ class _Made(NamedTuple):
     vector: weakref.ref[AnyVector]
     name: str
     uses: Uses  # when the vector is no more: the last ones
+    is_programs: bool  # the program has made it, and not a part of MALT
 
     @property
     def is_exchanged(self) -> bool:
         return self.uses.scatters + self.uses.gathers + self.uses.allreduces > 0
 
 
+class _Screen:
+    """Tells, once for each sender, that a vector refuses its updates as not finite."""
+
+    def __init__(self, vector: AnyVector, graph: Graph, group: Group) -> None:
+        self._vector = weakref.ref(vector)
+        self._graph = graph
+        self._rank, self._size = group.rank, group.size
+        self._told: set[int] = set()
+        vector.on_frontier(1, self._look_after)
+
+    def look(self) -> None:
+        """Log a warning of each new sender."""
+        if (vector := self._vector()) is None:
+            return
+        for sender in vector.stats().rejected_from.keys() - self._told:
+            self._told.add(sender)
+            if self._is_lowest_receiver_of(sender):
+                log.warning(
+                    "malt: vector '%s': updates of rank %d are rejected as not finite, so nothing "
+                    "of what it learns arrives: look for its step that made such values. "
+                    "v.stats().rejected_from counts these updates",
+                    *(vector.name, sender),
+                )
+
+    def _look_after(self, iteration: int) -> None:
+        self.look()
+        vector = self._vector()
+        if vector is not None and iteration < _LAST_LOOK:
+            vector.on_frontier(iteration + max(1, iteration // 8), self._look_after)
+
+    def _is_lowest_receiver_of(self, sender: int) -> bool:
+        """Return whether it is this rank that tells; also if the update came over another graph."""
+        rounds = range(min(self._graph.period(self._size), _MOST_ROUNDS))
+        receivers = {to for each in rounds for to in self._graph.out(sender, self._size, each)}
+        return self._rank not in receivers or self._rank == min(receivers)
+
+
 _noted: list[str] = []
-_made: list[_Made] = []  # vectors that rank 0 is expected to exchange
+_made: list[_Made] = []  # vectors that this rank is expected to exchange
 _made_count = 0  # with those that are no longer in _made because they were exchanged
 _excused: set[str] = set()  # the names of vectors whose makers tell of ranks that leave
 _alike: set[str] = set()  # the names of those exchanged only to start with the same values
 _unsent: set[str] = set()  # the names of those of which note_unsent() has told
+_screens: weakref.WeakSet[_Screen] = weakref.WeakSet()
 _is_of_file = False  # vectors may have been made for a file alone
 
 
@@ -88,19 +129,25 @@ def note_left_allreduce(name: str, ranks: list[int]) -> None:
 
 
 def note_made(vector: AnyVector) -> None:
-    """Note a vector that rank 0 is expected to exchange; an estimator may need none of its own."""
+    """Note a vector that this rank is expected to exchange; an estimator may need none of its own.
+
+    The vector is one of a job of several ranks.
+    """
     global _made_count
-    if _is_of_estimator():
+    caller = outer_frame("malt._job")
+    maker = module_of(caller) if caller is not None else ""
+    if maker.startswith(_ESTIMATORS):
         return
     _made_count += 1
-    _made.append(_Made(weakref.ref(vector), vector.name, vector.uses))
+    is_programs = not f"{maker}.".startswith("malt.")
+    _made.append(_Made(weakref.ref(vector), vector.name, vector.uses, is_programs))
     if len(_made) > _MOST_MADE:
         _made[:] = [made for made in _made if not made.uses.found + made.uses.allreduces]
 
 
-def _is_of_estimator() -> bool:
-    caller = outer_frame("malt._job")
-    return caller is not None and module_of(caller).startswith(_ESTIMATORS)
+def note_screen(vector: AnyVector, graph: Graph, group: Group) -> None:
+    """Watch a new vector of several ranks that refuses updates which are not finite."""
+    _screens.add(_Screen(vector, graph, group))
 
 
 def note_alike(vector: AnyVector) -> None:
@@ -124,10 +171,14 @@ def excuse_unexchanged() -> None:
     _is_of_file = True
 
 
-def tell() -> None:
+def tell(group: Group) -> None:
     """Log all notes, once, when the rank leaves the job."""
     if not _is_failing():
-        _noted.extend(_notes_of_made())
+        if group.rank == 0:
+            _noted.extend(_notes_of_made())
+        _noted.extend(note for made in _made if (note := _of_one_rank(made, group)))
+        for screen in list(_screens):
+            screen.look()
     for note in _noted:
         log.warning(note)
     forget()
@@ -151,13 +202,56 @@ def _notes_of_made() -> list[str]:
             "malt.torch and malt.wrap: step() or partial_fit(), perhaps with a smaller every=)"
         )
         return [note]
-    notes += [
-        f"vector '{made.name}' was freed before it was exchanged: keep it (v = malt.vector(w)), "
-        "and call scatter() and gather(), or allreduce(), in the loop"
-        for made in unexchanged
-        if made.vector() is None and not made.is_exchanged and not _is_of_file
-    ]
+    if not _is_of_file:
+        notes += [note for made in unexchanged if (note := _unused(made))]
     return notes + [note for made in _made if (note := _half_used(made))]
+
+
+def _unused(made: _Made) -> str:
+    """Return what there is to say about a vector that rank 0 did not exchange, but others."""
+    if made.is_exchanged or made.name in _excused:
+        return ""
+    if made.vector() is None:
+        return (
+            f"vector '{made.name}' was freed before it was exchanged: keep it (v = "
+            "malt.vector(w)), and call scatter() and gather(), or allreduce(), in the loop"
+        )
+    if made.is_programs:
+        return (
+            f"vector '{made.name}' was never exchanged on rank 0: call its scatter() and gather(), "
+            "or allreduce(), in the loop, or do not make it"
+        )
+    return ""
+
+
+def _of_one_rank(made: _Made, group: Group) -> str:
+    """Return what there is to say about a vector that other ranks exchange and this one does not.
+
+    Or the other way round. Of the ranks that have not exchanged it, the lowest tells, unless it
+    left before an update came. In the end the rank that leaves last knows.
+    """
+    vector = made.vector()
+    if vector is None or not made.is_programs or made.name in _excused or variable("MALT_RESTARTS"):
+        return ""
+    uses = vector.uses  # made.uses, brought up to date
+    others = [rank for rank in range(group.size) if rank != group.rank]
+    came = [rank for rank in others if vector.clock_of(rank) > 0]
+    all_ranks = "all ranks make the same calls, and none of them under `if malt.rank() == 0:`"
+    if not made.is_exchanged and came and group.rank > 0:
+        if any(rank not in came for rank in others if rank < group.rank):
+            return ""
+        return (
+            f"vector '{made.name}': {describe_ranks(came)} scattered it, and rank {group.rank} "
+            f"called neither its scatter() nor its gather(): {all_ranks}"
+        )
+    alone = min(uses.scatters, uses.gathers) > 1 and uses.allreduces == 0
+    if alone and not came and uses.found + uses.folded == 0 and group.alive() == (group.rank,):
+        return (
+            f"vector '{made.name}': rank {group.rank} scattered it {uses.scatters} times and "
+            f"gathered it {uses.gathers} times, and {describe_ranks(others)} ended without a "
+            f"scatter or a gather of it: {all_ranks}"
+        )
+    return ""
 
 
 def _of_nan(vector: Vector) -> list[str]:
@@ -196,7 +290,7 @@ def _half_used(made: _Made) -> str:
 def forget() -> None:
     """Drop all notes: an error explains them."""
     global _made_count, _is_of_file
-    for notes in (_noted, _made, _excused, _alike, _unsent):
+    for notes in (_noted, _made, _excused, _alike, _unsent, _screens):
         notes.clear()
     _made_count, _is_of_file = 0, False
 

@@ -76,7 +76,7 @@ def watch(name: str, given: Sequence[Any], kept: Sequence[int], several: bool) -
     """
     caller = outer_frame()
     parts = [
-        _Part(part, count, caller) if _is_watchable(part) and caller else None
+        _Part(part, count, caller) if is_watchable(part) and caller else None
         for part, count in zip(given, kept, strict=True)
     ]
     parts = [part if part is not None and part.is_kept else None for part in parts]
@@ -112,7 +112,7 @@ class _Part:
             self._address = data.data_ptr()
         is_shared = self._is_shared(data)
         self.is_kept = kept > 0 or is_shared
-        self._names = [name for name, value in _variables(caller) if value is data]
+        self._names = [name for name, value in variables(caller) if value is data]
         self._code = caller.f_code if caller.f_code.co_flags & inspect.CO_OPTIMIZED else None
         self._module = id(caller.f_globals)
         # Then the array may be unused because the function has returned that made the vector.
@@ -154,12 +154,13 @@ class _Part:
             if self._code is None and id(frame.f_globals) == self._module:
                 return [frame.f_globals.get(name) for name in self._names]
             if self._code is not None and frame.f_code is self._code:
-                return [value for name, value in _variables(frame) if name in self._names]
+                return [value for name, value in variables(frame) if name in self._names]
             frame = frame.f_back
         return []
 
 
-def _variables(frame: FrameType) -> Iterator[tuple[str, Any]]:
+def variables(frame: FrameType) -> Iterator[tuple[str, Any]]:
+    """Generate the names and values of a frame's variables, without keeping references to them."""
     scope = frame.f_locals
     found = list(scope.items())
     # Python 3.12 and earlier keep a copy of a function's variables, and with it what they refer to.
@@ -169,7 +170,8 @@ def _variables(frame: FrameType) -> Iterator[tuple[str, Any]]:
     return iter(found)
 
 
-def _is_watchable(data: Any) -> bool:
+def is_watchable(data: Any) -> bool:
+    """Return whether `data` is a NumPy array or a tensor of PyTorch."""
     return isinstance(data, np.ndarray) or _is_tensor(data)
 
 

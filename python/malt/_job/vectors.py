@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from numbers import Real
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -27,15 +27,17 @@ from malt._core_import import (
     look_for_nvrtc_in,
 )
 from malt._errors import ConfigError
-from malt._job import calls, rebinding
+from malt._job import calls, copied, missed, rebinding
 from malt._job import job as jobs
 from malt._job.assigning import Arrays
 from malt._job.averaging import check_graph
 from malt._job.device_arrays import DeviceArrays, device_slots, is_on_gpu
 from malt._job.matching import Site, digest_of, place
 from malt._job.nvrtc import nvrtc_folders
-from malt._job.vector_types import SparseVector
+from malt._job.vector_types import AnyVector, SparseVector
 from malt._partition import Partition, check_partition
+
+Made = TypeVar("Made", bound=AnyVector)
 
 _MOST_ELEMENTS = 2**57  # more than any memory holds, and their bytes still fit into 64 bits
 _SPARSE: dict[str, type[SparseVector]] = {
@@ -51,6 +53,7 @@ def as_array(data: Any) -> npt.NDArray[Any]:
     if isinstance(data, np.ndarray):
         array = data
     elif hasattr(data, "__dlpack__"):
+        _check_tensor(data)
         try:
             array = np.from_dlpack(data.detach() if hasattr(data, "detach") else data)
         except (BufferError, RuntimeError, TypeError) as error:
@@ -95,6 +98,31 @@ def as_array(data: Any) -> npt.NDArray[Any]:
     return array
 
 
+def _check_tensor(data: Any) -> None:
+    """Raise ConfigError, with PyTorch's way out, if this is a tensor whose memory cannot do."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(data, torch.Tensor):
+        return
+    if data.layout != torch.strided:
+        raise ConfigError(
+            f"the tensor of shape {tuple(data.shape)} is sparse ({data.layout}); a vector is made "
+            "over a dense one: convert it first (w = w.to_dense()), then use that w in the loop, "
+            "or exchange changes of few elements by malt.sparse_vector(dim, capacity=n)"
+        )
+    if str(data.dtype).removeprefix("torch.") not in _SPARSE:
+        raise ConfigError(
+            f"dtype is {data.dtype}; a vector has float32, float64, int32 or int64: convert the "
+            "tensor first (w = w.float(), of a whole model model.float()), then use that w in the "
+            "loop"
+        )
+    if not data.is_contiguous():
+        raise ConfigError(
+            f"the tensor of shape {tuple(data.shape)} is not contiguous (strides "
+            f"{data.stride()}), so its memory cannot be shared; make the vector over its base, or "
+            "copy it first (w = w.contiguous()), then use that w in the loop"
+        )
+
+
 def _way_out(data: Any) -> str:
     """Say what to give instead of `data`, where that is known."""
     if _are_numbers(data):
@@ -112,6 +140,8 @@ def _way_out(data: Any) -> str:
             "the same places), a dense copy (matrix.toarray()), or changes of few elements by "
             "malt.sparse_vector(dim, capacity=n)"
         )
+    if isinstance(data, Iterator):
+        return ": of a generator make a list first (list(model.parameters()))"
     if hasattr(data, "parameters"):
         return ": use malt.torch.average(model), or give list(model.parameters())"
     return ""
@@ -285,7 +315,9 @@ def _dense(
             "it cannot be converted: leave dtype out, or convert the array first (w = "
             "w.astype(...)), then use that w in the loop"
         )
-    options["watch"] = rebinding.watch(options["name"], given, kept, several)
+    options["watch"] = rebinding.watch(options["name"], given, kept, several) or copied.watch(
+        options["name"], arrays, kept
+    )
     shown = data if isinstance(data, np.ndarray) else Arrays(arrays) if several else arrays[0]
     return _make(arrays[0].dtype, arrays, 0, shown, options, name)
 
@@ -326,7 +358,14 @@ def _make(
 
     count = own_count + sum(array.size for array in arrays)
     owner = "of its own memory" if own_count else "over arrays"
-    return calls.make(build, _describe(f"{dtype} x {count} {owner}", options))
+    return _screened(calls.make(build, _describe(f"{dtype} x {count} {owner}", options)), options)
+
+
+def _screened(made: Made, options: dict[str, Any]) -> Made:
+    """Have a warning logged when the vector refuses updates that are not finite."""
+    if (options["reject_nonfinite"] or options["max_norm"] is not None) and jobs.size() > 1:
+        missed.note_screen(made, options["graph"], jobs.current().group)
+    return made
 
 
 def _compare(group: Group, rejoins: bool, site: Site, options: dict[str, Any]) -> None:
@@ -364,7 +403,9 @@ def _make_on_gpu(
         )
 
     count = sum(count for _, count in arrays.places)
-    made = calls.make(build, _describe(f"{arrays.dtype} x {count} on GPUs", options))
+    made = _screened(
+        calls.make(build, _describe(f"{arrays.dtype} x {count} on GPUs", options)), options
+    )
     jobs.current().companions.add(made)  # the GPU may still be sending when the program ends
     return made
 
@@ -431,4 +472,4 @@ def sparse_vector(
                 group=group, dim=dim, capacity=capacity, rejoins=rejoins, shared=shared, **options
             )
 
-        return calls.make(build, _describe(shown, options))
+        return _screened(calls.make(build, _describe(shown, options)), options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,6 +68,49 @@ tell(
         assert told["word"].says("rank 0: str of dtype <U1 is no number", "give float(value)")
         assert told["after"] == 0.5
         assert {told[name].kind for name in told if name != "after"} == {"ConfigError"}
+
+
+def test_folds_that_differ_are_an_error_on_all_ranks(tmp_path: Path) -> None:
+    result = run_job(
+        tmp_path,
+        2,
+        """
+malt.init()
+one = rank == 1
+tell(
+    built_in=error_of(malt.allreduce, 1.0 + rank, malt.SUM if one else malt.AVG),
+    function=error_of(malt.allreduce, 1.0 + rank, max if one else malt.AVG),
+    functions=error_of(malt.allreduce, 1.0 + rank, max if one else min),
+    wrong=error_of(malt.allreduce, 1.0, malt.MEDIAN if one else malt.AVG),
+    after=malt.allreduce(rank, lambda values: values[-1]),
+)
+""",
+    )
+    for told in result.told:
+        assert told["built_in"].says("fold is malt.AVG on rank 0, and malt.SUM on rank 1")
+        assert told["function"].says("fold is malt.AVG on rank 0, and max on rank 1")
+        assert told["functions"].says("fold is min on rank 0, and max on rank 1")
+        assert told["wrong"].says("rank 1: fold is MEDIAN; malt.allreduce takes malt.AVG")
+        assert told["after"] == 1
+        assert {told[name].kind for name in told if name != "after"} == {"ConfigError"}
+
+
+@pytest.mark.parametrize(
+    ("call", "way_out"),
+    [
+        (malt.allreduce, r"v\.allreduce\(malt\.AVG\)"),
+        (malt.broadcast, r"malt\.broadcast\(v\.array\)"),
+    ],
+)
+def test_a_vector_is_no_value(alone: None, call: Any, way_out: str) -> None:
+    for vector in (malt.vector(3), malt.sparse_vector(3, capacity=1)):
+        with pytest.raises(malt.ConfigError, match=f"the value is a vector.*{way_out}"):
+            call(vector)
+
+
+def test_a_dictionary_is_given_one_value_a_call(alone: None) -> None:
+    with pytest.raises(malt.ConfigError, match=r"one number or array a call.*malt\.vector"):
+        malt.allreduce({"loss": 1.0})
 
 
 def test_one_process_is_a_job_of_one_rank() -> None:

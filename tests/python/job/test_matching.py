@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,56 @@ def test_other_data_on_some_rank_are_told_when_a_vector_is_made(tmp_path: Path, 
     assert "rank 1 gave other data than rank 0" in result.output
 
 
+UNSEEDED = "np.random.default_rng().normal(size=(50, 3))"
+TORCH = "import torch; from torch.utils import data as sets; "
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        f"{TORCH}d = torch.from_numpy({UNSEEDED})",
+        f"{TORCH}d = torch.from_numpy({UNSEEDED}).bfloat16()",
+        f"{TORCH}d = sets.TensorDataset(torch.zeros(50), torch.from_numpy({UNSEEDED}))",
+        f"{TORCH}d = sets.random_split(sets.TensorDataset(torch.arange(50)), [40, 10])[0]",
+        f"{TORCH}d = sets.ConcatDataset([sets.TensorDataset(torch.randn(9)) for _ in range(2)])",
+        f"import pandas as pd; d = pd.DataFrame({UNSEEDED})",
+        "import pandas as pd; d = pd.DataFrame({'a': range(9), 'b': ['x', str(rank), 'y'] * 3})",
+        f"import pandas as pd; d = pd.Series({UNSEEDED}[:, 0])",
+        f"from scipy import sparse; d = sparse.csr_matrix({UNSEEDED})",
+        f"from scipy import sparse; d = sparse.coo_matrix({UNSEEDED})",
+        f"d = {UNSEEDED}.tolist()",
+        f"d = list({UNSEEDED})",
+        "d = [{'text': str(i), 'label': i + rank} for i in range(9)]",
+        "d = np.array([[i, 'x', rank] for i in range(9)], dtype=object)",
+        "import pathlib; d = [pathlib.Path(f'{i + rank}.csv') for i in range(9)]",
+    ],
+)
+def test_other_data_of_many_kinds_are_told(tmp_path: Path, data: str) -> None:
+    for module in re.findall(r"torch|pandas|scipy", data):
+        pytest.importorskip(module)
+    program = f"malt.init(timeout=20)\n{data}\nx = malt.shard(d){VECTOR}"
+    result = run_job(tmp_path, 2, program)
+    assert result.output.count("rank 1 gave other data than rank 0") == 1, result.output
+    assert result.output.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("calls", "which"),
+    [
+        ("x, y = malt.shard(X), malt.shard(Y)", "(call 2 of 2 on this line)"),
+        ("def get(d): return malt.shard(d)\nget(X), get(X), get(Y)", "(call 3 of 3 on this line)"),
+        ("{k: malt.shard(v) for k, v in {'a': X, 'b': Y}.items()}", "(call 2 of 2 on this line)"),
+        ("[malt.shard(X) for _ in range(20)], malt.shard(Y)", "(call 21 of 21 on this line)"),
+        ("malt.shard(np.array(malt.shard(X)))", "or it is a part that malt.shard() has made"),
+    ],
+)
+def test_each_call_on_a_line_is_compared(tmp_path: Path, calls: str, which: str) -> None:
+    data = f"X, Y = np.arange(50), {UNSEEDED}\n"
+    result = run_job(tmp_path, 2, f"malt.init(timeout=20)\n{data}{calls}\n{VECTOR[2:]}")
+    assert result.output.count("\n") == 1
+    assert which in result.output
+
+
 @pytest.mark.parametrize(
     "shard",
     [
@@ -82,10 +133,40 @@ def test_other_data_on_some_rank_are_told_when_a_vector_is_made(tmp_path: Path, 
         "malt.shard(iter([rank, 2, 3]))",
         "malt.shard('word'), malt.shard(range(9)), malt.shard(np.array([{}, {}]))",
         "rank or malt.shard([1, 2])",
+        "[malt.shard(np.arange(i + 9 * rank)) for i in range(1 + rank, 9)]",
+        "[malt.shard(np.arange(i)) for i in range(1, 500)]",
+        "[malt.shard([{object(), i}, {'a': object()}]) for i in range(9)]",
+        "malt.shard(type('R', (), {'__len__': lambda _: 3, '__getitem__': lambda *_: rank})())",
     ],
 )
 def test_like_data_are_told_of_nothing(tmp_path: Path, shard: str) -> None:
     assert run_job(tmp_path, 2, f"malt.init(timeout=20); x = {shard}{VECTOR}").output == ""
+
+
+def test_like_data_of_other_libraries_are_told_of_nothing(tmp_path: Path) -> None:
+    for module in ("torch", "pandas", "scipy"):
+        pytest.importorskip(module)
+    result = run_job(
+        tmp_path,
+        2,
+        """
+import pandas as pd, torch
+from scipy import sparse
+from torch.utils import data as sets
+malt.init(timeout=20)
+x = np.random.default_rng(0).normal(size=(500, 3))
+t = torch.from_numpy(x)
+named = pd.DataFrame({"a": x[:, 0], "b": [None, "x", object(), 1, 2.0] * 100})
+same = [t, t.bfloat16(), t[0, 0] * 1j * torch.ones(9), sets.TensorDataset(t, t > 0)]
+same += [sets.random_split(same[-1], [400, 100], torch.Generator().manual_seed(0))[0]]
+same += [named, named["b"], pd.Series(["a", "b"] * 9, dtype="category")]
+same += [sparse.csr_matrix(x), sparse.lil_matrix(x), x.tolist(), list(x), x[:0], x[::-1].T]
+parts = [malt.shard(each) for each in same]
+v = malt.vector(3)
+v.allreduce()
+""",
+    )
+    assert result.output == ""
 
 
 @pytest.mark.parametrize(

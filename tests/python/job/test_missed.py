@@ -180,6 +180,111 @@ def test_a_vector_that_is_freed_before_it_is_exchanged_is_told_in_a_line(
     )
 
 
+def test_one_vector_of_several_that_is_never_exchanged_is_told_in_a_line(tmp_path: Path) -> None:
+    program = MAKE + "other = malt.vector(2, name='b'); v.allreduce()\n"
+    assert run_job(tmp_path, 2, program).output == (
+        "[0] vector 'b' was never exchanged on rank 0: call its scatter() and gather(), or "
+        "allreduce(), in the loop, or do not make it\n"
+    )
+    for silent in ("malt.save('c', {'b': other})", "other.allreduce()"):
+        assert run_job(tmp_path, 2, program + silent).output == ""
+
+
+# ---- Vectors that one rank alone exchanges -------------------------------------------------------
+@pytest.mark.parametrize("kind", ["vector(3,", "sparse_vector(3, capacity=1,"])
+@pytest.mark.parametrize("one", [0, 1])
+@pytest.mark.parametrize("last", [0, 1])
+def test_rounds_of_one_rank_alone_are_told_in_a_line(
+    tmp_path: Path, kind: str, one: int, last: int
+) -> None:
+    result = run_job(
+        tmp_path,
+        2,
+        f"""
+malt.init(timeout=20)
+v = malt.{kind} name="w")
+if rank == last:
+    await_flag("first"); time.sleep(0.3)
+for _ in range(200):
+    if rank == one: v.scatter(), v.gather(malt.AVG)
+if rank != last:
+    malt.finalize(); raise_flag("first")
+""",
+        one=one,
+        last=last,
+    )
+    alone = f"rank {one} scattered it 200 times and gathered it 200 times, and rank {1 - one} ended"
+    idle = "rank 0 scattered it, and rank 1 called neither its scatter() nor its gather()"
+    said = alone if last == one else idle if one == 0 else "rank 0 made 1 vector and exchanged none"
+    assert said in result.output
+    # Rank 0 tells also if rank 1 has told already.
+    assert result.output.count("\n") == 1 + (one == last == 1)
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_ranks_that_do_not_wait_for_one_another_end_without_a_word(
+    tmp_path: Path, late: int
+) -> None:
+    result = run_job(
+        tmp_path,
+        2,
+        """
+malt.init(timeout=20)
+v = malt.vector(3)
+if rank == late: await_flag("over")
+for _ in range(10): v.scatter(), v.gather()
+if rank != late:
+    malt.finalize(); raise_flag("over")
+""",
+        late=late,
+    )
+    assert result.output == ""
+
+
+# ---- Updates that are refused --------------------------------------------------------------------
+NAN = """
+malt.init(timeout=20)
+def train():
+    w = np.zeros(8)
+    v = malt.vector(w, name="w", graph=malt.GRAPH, SCREEN)
+    for step in range(20):
+        w += 1
+        if rank == 1 and step > 5 and IS_WRONG: w[0] = np.nan
+        v.scatter(), v.gather(staleness=0)
+train()
+"""
+
+
+@pytest.mark.parametrize("graph", ["ALL", "RING", "HALTON"])
+@pytest.mark.parametrize("screen", ["reject_nonfinite=True", "max_norm=100.0"])
+def test_a_rank_whose_updates_are_refused_is_told_once(
+    tmp_path: Path, graph: str, screen: str
+) -> None:
+    program = NAN.replace("GRAPH", graph).replace("SCREEN", screen)
+    result = run_job(tmp_path, 3, program, IS_WRONG=True)
+    assert result.output.count("\n") == 1, result.output
+    assert "malt: vector 'w': updates of rank 1 are rejected as not finite" in result.output
+    assert run_job(tmp_path, 3, program, IS_WRONG=False).output == ""
+
+
+def test_an_update_that_is_refused_last_is_told_at_the_end(tmp_path: Path) -> None:
+    result = run_job(
+        tmp_path,
+        2,
+        """
+malt.init(timeout=20)
+v = malt.sparse_vector(9, capacity=2, reject_nonfinite=True)
+for step in range(40):
+    v.set([1], [np.inf if rank == 0 and step == 39 else 1.0])
+    v.scatter(), v.gather(staleness=0)
+""",
+    )
+    assert result.output.startswith(
+        "[1] malt: vector 'vector-1': updates of rank 0 are rejected as not finite"
+    )
+    assert result.output.count("\n") == 1
+
+
 # ---- Vectors that are scattered only, or gathered only -------------------------------------------
 KINDS = pytest.mark.parametrize("kind", ["vector(3,", "sparse_vector(3, capacity=1,"])
 

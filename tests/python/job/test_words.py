@@ -36,6 +36,7 @@ from malt._words import no_attribute_of_pool
         ("halton", "malt.HALTON"),
         ("run", "malt run -n 4"),
         ("DistributedSampler", "malt.shard(data)"),
+        ("SparseVector", "malt.sparse_vector"),
     ],
 )
 def test_a_name_of_another_library_names_the_call_that_is_meant(name: str, meant: str) -> None:
@@ -67,6 +68,13 @@ def test_a_pool_names_the_call_that_is_meant(name: str, meant: str) -> None:
         (lambda: _over("one_peer"), "write graph=malt.ONE_PEER"),
         (lambda: _over("web"), "or Graph(edges)"),
         (lambda: malt.vector(_sparse()), "malt.sparse_vector(dim, capacity=n)"),
+        (lambda: malt.Vector(np.zeros(3)), "malt.vector(w) makes one"),  # type: ignore[call-arg]
+        (lambda: malt.vector(_of_torch("zeros(3, dtype=torch.bfloat16)")), "w = w.float()"),
+        (lambda: malt.vector(_of_torch("zeros(3, dtype=torch.bool)")), "dtype is torch.bool"),
+        (lambda: malt.vector(_of_torch("eye(3).to_sparse()")), "w = w.to_dense()"),
+        (lambda: malt.vector(_of_torch("zeros(3, 4).T")), "w = w.contiguous()"),
+        (lambda: malt.vector(each for each in [np.zeros(3)]), "list(model.parameters())"),
+        (lambda: malt.RANDOM(np.zeros(3), []), "gather() takes a fold"),  # type: ignore[arg-type]
     ],
 )
 def test_a_wrong_argument_names_what_is_meant(alone: None, make: Any, message: str) -> None:
@@ -81,6 +89,11 @@ def _over(graph: Any) -> None:
 
 def _sparse() -> Any:
     return pytest.importorskip("scipy.sparse").eye(3, format="csr")
+
+
+def _of_torch(text: str) -> Any:
+    torch = pytest.importorskip("torch")
+    return eval(f"torch.{text}", {"torch": torch})
 
 
 class OnGpu:
