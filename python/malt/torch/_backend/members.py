@@ -42,7 +42,8 @@ def keep_going(on: bool = True) -> None:
     From then on `all_reduce` of a floating-point tensor gives the mean of the living ranks where
     AVG is asked for. For SUM it gives that mean times the size of the group: DDP, which divides by
     that size, so gets the mean of those who are there and trains on. Of integers SUM is the sum of
-    the living. `broadcast` and `barrier` go on too; a broadcast from a dead rank changes nothing.
+    the living. `broadcast` and `barrier` go on too; a broadcast from a dead rank changes nothing,
+    and one whose root dies meanwhile gives its values to all living ranks or to none.
     All other calls still raise PeerError once a rank is dead.
 
     Args:
