@@ -12,6 +12,7 @@ import numpy.typing as npt
 from malt._core_import import CoordinateDescentFloat32, CoordinateDescentFloat64
 from malt._job.job import Job
 from malt._linear.problem import Look, Stopping
+from malt._linear.rows import Rows
 from malt._linear.sums import RankLostError, Sums
 
 Array = npt.NDArray[Any]
@@ -28,6 +29,8 @@ _SETTLE_EVERY = 8
 # A gap below this share of the objective that has not fallen in so many rounds is due to rounding.
 _ROUNDING = {"float32": 1e-3, "float64": 1e-10}
 _STALLED = 6
+_FLOOR = 4  # times the rounding of what the objective is without weights: all of it is rounding
+_TINY = 1e-300
 
 
 class Penalty(NamedTuple):
@@ -79,6 +82,45 @@ def solve(
         descent.close()
 
 
+def measured(
+    found: Descended,
+    rows: Rows,
+    targets: Array,
+    costs: Array,
+    penalty: Penalty,
+    stopping: Stopping,
+) -> Descended:
+    """Return a solution with its best intercept and the gap of its weights, both in float64.
+
+    `costs`: the rows' weights, which add up to their number.
+    """
+    weights = found.weights.astype(np.float64)
+    left = targets - rows.times(weights)
+    l1, l2 = penalty.alpha * penalty.l1_ratio, penalty.alpha * (1 - penalty.l1_ratio)
+    count = len(targets)
+    intercept = middle = 0.0
+    if penalty.intercept:
+        intercept, middle = float(costs @ left) / count, float(costs @ targets) / count
+        left -= intercept
+    primal = float(costs @ left**2) / (2 * count)
+    primal += l1 * float(np.abs(weights).sum()) + l2 / 2 * float(weights @ weights)
+    reach = rows.transposed(costs * left) / count
+    reach = np.maximum(reach, 0) if penalty.positive else np.abs(reach)
+    along = float(costs * left @ (targets - middle)) / count
+    square = float(costs @ left**2) / (2 * count)
+    if l2 > 0:
+        dual = along - square - float((np.maximum(reach - l1, 0) ** 2).sum()) / (2 * l2)
+    else:  # the best multiple that the dual allows
+        most = min(along / (2 * square) if square else 0.0, l1 / max(reach.max(initial=0), _TINY))
+        dual = most * along - most**2 * square
+    look = found.looks[-1]._replace(primal=primal, dual=dual)
+    floor = np.finfo(found.weights.dtype).eps ** 2 * _FLOOR / (2 * count)
+    floor *= float(costs @ (targets - middle) ** 2)
+    is_close = look.gap <= max(stopping.tol * primal, floor)
+    looks = [*found.looks[:-1], look]
+    return found._replace(intercept=intercept, looks=looks, has_converged=is_close)
+
+
 class _Descent:
     """One rank's part of a descent."""
 
@@ -115,7 +157,7 @@ class _Descent:
             square = np.square(targets - self._centre * along, dtype=np.float64).sum()
         self._rounding = float(np.finfo(targets.dtype).eps)
         # A gap of the objective that is all squares at w = 0 is rounding below this.
-        self._floor = 4 * self._rounding * float(square) / (2 * len(targets))
+        self._floor = _FLOOR * self._rounding * float(square) / (2 * len(targets))
 
     def close(self) -> None:
         for sums in (self._few, self._changes):

@@ -26,6 +26,7 @@ from malt._linear.given import Given
 from malt._linear.input import LinearInput
 from malt._linear.labels import Here, Same, agree, digest
 from malt._linear.problem import Look, Stopping, below_rounding
+from malt._linear.rows import Rows
 from malt._linear.sources import canonical, examples_of
 from malt._pool import forked, starting
 from malt._training.all_or_nothing import all_or_nothing
@@ -107,6 +108,7 @@ class _Descended(RegressorMixin, LinearInput):
         penalty = descent.Penalty(
             float(self.alpha), self._ratio, bool(self.fit_intercept), bool(self.positive)
         )
+        stopping = Stopping(float(self.tol), int(self.max_iter))
 
         def solve(target: int) -> descent.Descended:
             return descent.solve(
@@ -114,7 +116,7 @@ class _Descended(RegressorMixin, LinearInput):
                 columns,
                 np.ascontiguousarray(targets[:, target]),
                 penalty,
-                Stopping(float(self.tol), int(self.max_iter)),
+                stopping,
                 dynamic=self.schedule == "dynamic",
                 seed=seed,
                 start=None if starts is None else starts[target],
@@ -130,6 +132,15 @@ class _Descended(RegressorMixin, LinearInput):
         except ConfigError:
             self._insist_on_finite(X)
             raise
+        if X.dtype == np.float32:
+            rows = Rows(given.X, None)
+            costs = np.ones(X.shape[0])
+            if given.weights is not None:
+                costs = given.weights * (len(costs) / given.weights.sum())
+            found = [
+                descent.measured(one, rows, of_one, costs, penalty, stopping)
+                for one, of_one in zip(found, given.y.reshape(len(given.y), -1).T, strict=True)
+            ]
         self._finish(found, is_flat=given.y.ndim == 1)
         return self
 
