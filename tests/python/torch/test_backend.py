@@ -279,3 +279,60 @@ tell(destroyed=True)
 def test_program_ends_well_while_a_callback_runs(tmp_path: Path) -> None:
     ranks = run_ranks(tmp_path, 2, LATE_CALLBACK)  # exit codes are 0
     assert ranks.each("destroyed") == [True, True]
+
+
+KINDS = """
+join()
+def parameter(values):
+    return nn.Parameter(values * (rank + 1))
+
+found = {}
+for name, make in {
+    "parameter": lambda: parameter(torch.ones(4)),
+    "bfloat16": lambda: parameter(torch.ones(4).bfloat16()),
+    "channels last": lambda: parameter(
+        torch.ones(2, 3, 2, 2).contiguous(memory_format=torch.channels_last)
+    ),
+    "transposed": lambda: parameter(torch.ones(2, 3).t()),
+    "negated": lambda: torch._neg_view(torch.ones(3) * -(rank + 1)),
+    "negated by conj": lambda: (torch.tensor([1 - 1j]) * (rank + 1)).conj().imag,
+}.items():
+    everywhere, largest, of_root, received = make(), make(), make(), make()
+    dist.all_reduce(everywhere)
+    dist.all_reduce(largest, dist.ReduceOp.MAX)
+    dist.broadcast(of_root, 1)
+    gathered = [make(), make()]
+    dist.all_gather(gathered, make())
+    dist.send(received, 1) if rank == 0 else dist.recv(received, 0)
+    tensors = everywhere, largest, of_root, *gathered, received
+    found[name] = [each.detach().float().unique().tolist() for each in tensors]
+tell(found=found)
+"""
+
+
+def test_parameters_and_lazily_negated_tensors(tmp_path: Path) -> None:
+    for rank, told in enumerate(run_ranks(tmp_path, 2, KINDS).told):
+        for name, values in told["found"].items():
+            assert values == [[3.0], [2.0], [2.0], [1.0], [2.0], [1.0]], (rank, name)
+
+
+AGAIN = """
+found = []
+store = dist.FileStore(str(here / "store"), size)
+for k in range(3):
+    dist.init_process_group(
+        "malt", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=30)
+    )
+    sent, received = torch.full((3,), float(k)), torch.zeros(3)
+    dist.send(sent, 1) if rank == 0 else dist.recv(received, 0)
+    dist.all_reduce(sent, group=dist.new_group([0, 1]))
+    found.append([sent[0].item(), received[0].item()])
+    dist.destroy_process_group()
+tell(found=found)
+"""
+
+
+def test_a_group_is_made_again_over_the_same_store(tmp_path: Path) -> None:
+    ranks = run_ranks(tmp_path, 2, AGAIN)
+    assert ranks.told[0]["found"] == [[0.0, 0.0], [2.0, 0.0], [4.0, 0.0]]
+    assert ranks.told[1]["found"] == [[0.0, 0.0], [2.0, 1.0], [4.0, 2.0]]

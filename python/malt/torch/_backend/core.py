@@ -25,6 +25,9 @@ class Core:
     def __init__(
         self, store: dist.Store, rank: int, size: int, names: Sequence[int], timeout: float
     ) -> None:
+        # A program may destroy its group, and make another one over the same store.
+        number = store.add(f"malt/{rank}", 1)
+        store = dist.PrefixStore(f"malt/{number}", store)
         self.members = Members(store, rank, size, names, timeout)
         self.line = Line("malt collectives")
         self.mail = Mail(self.members, store)
@@ -58,7 +61,8 @@ class Core:
 
         def step() -> None:
             on_stream = stream or contextlib.nullcontext()
-            with translated(name, members.names), members.in_step(name), on_stream:
+            # Outputs may be parameters, which nothing may write to where gradients are recorded.
+            with translated(name, members.names), members.in_step(name), on_stream, torch.no_grad():
                 function(members, *arguments, timeout)
 
         def begin() -> Call:

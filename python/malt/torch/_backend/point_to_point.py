@@ -22,7 +22,7 @@ from malt.torch._backend.collectives import bytes_of
 from malt.torch._backend.errors import translated
 from malt.torch._backend.members import Members
 from malt.torch._backend.store_bootstrap import bootstrap_over
-from malt.torch._backend.streams import OnStream, on_stream_of
+from malt.torch._backend.streams import OnStream, is_plain, on_host, on_stream_of
 from malt.torch._backend.work import Call, Line, start_thread
 
 _Kept = TypeVar("_Kept")
@@ -84,7 +84,7 @@ class Sender:
 
     def send(self, tensor: torch.Tensor, tag: int) -> Call:
         """Send a tensor: at once if there is room for it, else in a thread."""
-        given = (tensor.cpu() if tensor.is_cuda else tensor).contiguous()
+        given = on_host(tensor.detach()).contiguous()
 
         def step() -> None:
             with translated("send", self._end.names):
@@ -143,11 +143,12 @@ class Receiver:
         return True
 
     def _read(self, link: Link, tensor: torch.Tensor, tag: int) -> None:
-        is_direct = tensor.is_contiguous() and not tensor.is_cuda
+        is_direct = tensor.is_contiguous() and is_plain(tensor)
         here = tensor if is_direct else torch.empty(tensor.shape, dtype=tensor.dtype)
         link.receive(here.data_ptr(), bytes_of(here), tag, self._timeout)
         if here is not tensor:
-            tensor.copy_(here)
+            with torch.no_grad():
+                tensor.copy_(here)
 
     def _serve(self) -> None:
         """Receive until no tensor waits any more. In a thread of its own."""

@@ -1,4 +1,8 @@
-"""CUDA tensors in the calls of a process group: their streams, and copies in the host's memory."""
+"""CUDA tensors in the calls of a process group: their streams, and copies in the host's memory.
+
+Tensors whose memory lacks their conjugation or their sign, which torch makes when it reads them,
+are copied too.
+"""
 
 from __future__ import annotations
 
@@ -68,14 +72,14 @@ def _first_on_gpu(given: Any) -> torch.Tensor | None:
 
 
 def staged(function: Callable[Parameters, None]) -> Callable[Parameters, None]:
-    """Make a call that takes CPU tensors take CUDA tensors too, by copies in the host's memory.
+    """Make a call that takes plain CPU tensors take others too, by copies in the host's memory.
 
     The call's arguments are the members, its output (a tensor or a list of them), and others.
     """
 
     @functools.wraps(function)
     def call(*arguments: Parameters.args, **options: Parameters.kwargs) -> None:
-        if _first_on_gpu(arguments) is None:
+        if all(map(is_plain, arguments)):
             return function(*arguments, **options)
         here = [_on_host(each) for each in arguments]
         function(*here, **options)
@@ -85,9 +89,21 @@ def staged(function: Callable[Parameters, None]) -> Callable[Parameters, None]:
     return call
 
 
+def is_plain(given: Any) -> bool:
+    """Return whether a tensor's memory, or that of all in a list, is the host's with its values."""
+    if isinstance(given, torch.Tensor):
+        return not (given.is_cuda or given.is_conj() or given.is_neg())
+    return not isinstance(given, (list, tuple)) or all(map(is_plain, given))
+
+
+def on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor, or a copy, whose memory is the host's and has its values."""
+    return tensor.cpu().resolve_conj().resolve_neg()
+
+
 def _on_host(given: Any) -> Any:
     if isinstance(given, torch.Tensor):
-        return given.cpu()
+        return on_host(given)
     if isinstance(given, (list, tuple)):
         return [_on_host(each) for each in given]
     return given
