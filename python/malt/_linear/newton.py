@@ -6,6 +6,7 @@ regression take one. No step goes uphill.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -27,6 +28,7 @@ _INNER = 0.1  # of the gap that is asked for: what may be left for making the al
 _FORCING = 0.1  # of the slopes: what conjugate gradients may leave of them
 _LEAST_BEND = 1e-12  # of a row's cost: rows whose losses are flat
 _MOST_IN_VAIN = 3  # steps that change the objective by its rounding only
+_FAR = 1e-4  # a share of a length: places below it are looked for after those above
 _EPS = float(np.finfo(np.float64).eps)
 
 
@@ -201,22 +203,18 @@ class Newton:
 def flattest(at_start: float, slope: Callable[[float], tuple[float, float]]) -> float:
     """Return the length from 0 to 1 where a rising slope is about 0; 0 if it is so at the start.
 
-    `slope` returns the slope and its derivative. By Newton's method; where that leads out of what
-    holds the place, by false position with half the weight for an end that stays (Illinois).
+    `slope` returns the slope and its derivative. By Newton's method. If that leads out of what
+    holds the place, half of it is taken, of the logarithms: slopes may be of very unlike sizes.
     """
     if not (at_start < 0 and np.isfinite(at_start)):
         return 0.0
-    low, high, at_low, at_high = 0.0, 1.0, at_start, 0.0
-    length = 1.0
+    low, high, length = 0.0, 1.0, 1.0
     for _ in range(_MOST_TRIALS):
         found, rises = slope(length)
         if abs(found) <= _FLAT * -at_start or (found < 0 and length == 1):
             return length
-        if found < 0:
-            low, at_low, at_high = length, found, at_high / 2
-        else:
-            high, at_high, at_low = length, found, at_low / 2
+        low, high = (length, high) if found < 0 else (low, length)
         length -= found / rises if rises > 0 else np.inf
         if not low < length < high:
-            length = low - at_low * (high - low) / (at_high - at_low)
+            length = math.sqrt(max(low, _FAR * high) * high)
     return low

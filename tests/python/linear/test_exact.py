@@ -512,3 +512,13 @@ tell(found=(model.objective_, model.dual_gap_, model.coef_), calls=calls)
         assert gap <= 1e-6 * objective_
         assert np.array_equal(coef, found[0][2])
     assert result.told[0]["calls"] > 4
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_weights_of_very_unlike_size_take_no_more_passes(seed: int) -> None:
+    """Along a step of Newton's method slopes are then of very unlike sizes."""
+    random = np.random.default_rng(seed)
+    X, y = random.standard_normal((150, 60)), random.integers(0, 2, 150)
+    weights = random.choice([1, 2, 0.5, 1e-3, 1e3], 150)
+    model = malt.LogisticRegression(C=1e6, max_iter=150).fit(X, y, weights)
+    assert model.dual_gap_ <= model.tol * model.objective_

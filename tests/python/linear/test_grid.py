@@ -240,6 +240,8 @@ def bounds(case: Case, model: Any, *, is_warned: bool) -> tuple[float, float]:
     X = case_rows(case)
     if case.loss in ("lasso", "elastic_net"):
         primal, least = of_lasso(case, X, model)
+        if primal - least <= model.tol * primal:
+            return primal, least
         better, higher = of_lasso(case, X, closer(case, X))
         if is_warned:  # neither may be near the optimum; then no weights are below the gap's end
             higher = max(higher, min(better, model.objective_ - model.dual_gap_))
