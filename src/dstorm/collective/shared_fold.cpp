@@ -6,7 +6,8 @@ namespace dstorm {
 
 // Others may have aborted later rounds without this rank before this rank's round is aborted. They
 // cannot have committed any, because that takes every live rank. So "aborted at my round or a
-// little beyond" counts as aborted.
+// little beyond" counts as aborted. A commit, which every live rank has taken part in, puts the last
+// aborted round just behind its own: a number of long ago would be a little beyond once they wrap.
 SharedFold::End SharedFold::ended(std::uint64_t word) const {
   constexpr std::uint32_t kLittle = 1024;
   const auto mine = static_cast<std::uint32_t>(round_);
@@ -20,9 +21,9 @@ bool SharedFold::end_as(End wish) {
   const auto mine = static_cast<std::uint32_t>(round_);
   std::uint64_t word = outcome().word.load(std::memory_order_acquire);
   while (ended(word) == End::kOpen) {
-    const std::uint64_t next = wish == End::kCommitted
-                                   ? std::uint64_t{mine} << 32 | static_cast<std::uint32_t>(word)
-                                   : (word >> 32 << 32) | mine;
+    const std::uint64_t next =
+        wish == End::kCommitted ? std::uint64_t{mine} << 32 | static_cast<std::uint32_t>(mine - 1)
+                                : (word >> 32 << 32) | mine;
     if (outcome().word.compare_exchange_weak(word, next, std::memory_order_acq_rel)) word = next;
   }
   if (wish == End::kAborted) announce();
