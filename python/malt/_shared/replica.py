@@ -361,11 +361,12 @@ class Replica:
         if self._flat.dtype.kind != "f":
             return
         room = np.zeros(self._even_elements, self._flat.dtype)
+        spare = (self._size - 1).bit_length()  # so that no sum of the ranks' copies overflows
         for start in range(0, self._copy.size, len(room)):
             piece = self._copy[start : start + len(room)]
-            room[: len(piece)] = piece
+            room[: len(piece)] = np.ldexp(piece, -spare)
             self._reducers[1].allreduce(room.ctypes.data, len(room), True, limit)
-            piece[:] = room[: len(piece)]
+            piece[:] = np.ldexp(room[: len(piece)], spare)
             self._flat[start : start + len(piece)] = piece
 
 

@@ -67,6 +67,21 @@ def test_float_sums_have_the_same_bits_and_are_within_the_bound(tmp_path: Path, 
     assert np.abs(first - total).max() <= additions * np.finfo(dtype).eps * largest
 
 
+def test_large_numbers_stay_what_they_are(tmp_path: Path) -> None:
+    body = """
+import numpy as np
+x = np.zeros(3, np.float32)
+shared = malt.Shared(x)
+if rank == 0:
+    x[:] = 1.5e38, 3, -3.3e38
+shared.drain()
+tell(x=x.copy())
+malt.barrier()
+"""
+    for x in run_job(tmp_path, 4, body).each("x"):
+        assert x.tolist() == np.array([1.5e38, 3, -3.3e38], np.float32).tolist()
+
+
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_of_a_dead_rank_all_have_the_same_deltas_and_those_acknowledged(
