@@ -69,8 +69,8 @@ def test_float_sums_have_the_same_bits_and_are_within_the_bound(tmp_path: Path, 
 
 def test_large_numbers_stay_what_they_are(tmp_path: Path) -> None:
     body = """
-import numpy as np
-x = np.zeros(3, np.float32)
+malt.init()
+rank, x = malt.rank(), np.zeros(3, np.float32)
 shared = malt.Shared(x)
 if rank == 0:
     x[:] = 1.5e38, 3, -3.3e38
