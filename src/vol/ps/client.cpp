@@ -222,8 +222,10 @@ void Client::wait_until(const std::function<bool()>& done, Limit limit, const ch
     return false;
   };
   const auto missed = [&] {
-    return std::string(what) + " of table '" + options_.name +
-           "': " + dstorm::describe_ranks(awaited()) + " did not answer";
+    const std::vector<int> ranks = awaited();  // none: other clients have to call it first
+    return std::string(what) + " of table '" + options_.name + "': " +
+           (ranks.empty() ? "some other rank has not come so far"
+                          : dstorm::describe_ranks(ranks) + " did not answer");
   };
   for (;;) {
     look();
@@ -359,7 +361,7 @@ void Client::stop_server(Limit limit) {
 
 void Client::hand_over(Limit limit) {
   const dstorm::Turn turn(mail_.turns(), "leave", options_.name);
-  if (is_finished_) return;
+  if (has_all_bye_) return;  // nobody needs the rows any more
   is_settling_ = true;
   send_held_back(limit, "leave");
   wait_until([this] { return sent_.empty(); }, limit, "leave");

@@ -151,6 +151,37 @@ def test_ranks_that_are_added_take_ranges_and_hand_them_back(
     check_counts(job, [0, 1, 2], tmp_path)
 
 
+def test_a_close_that_times_out_hands_the_rows_over(tmp_path: Path) -> None:
+    body = """
+malt.init(timeout=30)
+has_left, has_read = Path("left"), Path("read")
+table = malt.ps.Table(1000)
+table.push(None, 1.0)
+table.wait()
+malt.barrier()
+if malt.rank() == 0:
+    try:
+        table.close(timeout=0.5)
+    except malt.TimeoutError as error:
+        tell(error=str(error))
+    has_left.touch()
+    while not has_read.exists():
+        time.sleep(0.01)
+else:
+    while not has_left.exists():
+        time.sleep(0.01)
+    tell(sum=float(table.pull().sum()))
+    has_read.touch()
+"""
+    with start_job(
+        tmp_path, 2, "import time\nfrom pathlib import Path\n" + body, "--respawn=1"
+    ) as job:
+        result = job.finish()
+    assert result.code == 0, result.output
+    assert "close of table 'table 1': some other rank has not come so far" in job.told(0)["error"]
+    assert job.told(1)["sum"] == 2000.0
+
+
 def test_a_table_beside_vectors_moves_with_them(tmp_path: Path) -> None:
     body = """
 malt.init(timeout=30)
