@@ -14,10 +14,10 @@ using dstorm::device::Driver;
 using dstorm::device::Ordinal;
 
 std::shared_ptr<Program> Program::on(const std::shared_ptr<Gpu>& gpu, DType dtype) {
-  static std::mutex mutex;
+  static std::mutex of_known;
   // Kept for good: to compile takes a second.
   static auto& known = *new std::map<std::pair<Ordinal, DType>, std::shared_ptr<Program>>;
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(of_known);
   std::shared_ptr<Program>& program = known[{gpu->ordinal(), dtype}];
   if (program == nullptr) program = std::make_shared<Program>(gpu, dtype);
   return program;
