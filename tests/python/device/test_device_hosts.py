@@ -116,9 +116,15 @@ def exchange():
     v.scatter(), v.gather(malt.SUM, staleness=0)
     malt.barrier()  # the other has its updates
     return locked()
-before = locked()
+exchange()
+last, before = None, locked()
+while last != before:  # connections are made, and those of vectors that are gone are closed
+    time.sleep(1)
+    last, before = before, locked()
+malt.barrier()
 during, _ = exchange(), exchange()
-while adapter and adapter.fake_verbs_objects() > before[1]: time.sleep(0.001)
+end = time.time() + 20
+while locked() != before and time.time() < end: time.sleep(0.01)
 tell(before=before, during=during, after=locked())
 malt.barrier()
 """,

@@ -397,10 +397,19 @@ def test_columns_out_of_order_are_found_by_any_rank(loss: str) -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: malt.LogisticRegression(C=0), "C is 0; it must be a number above 0"),
-        (lambda: malt.LogisticRegression(C=np.inf), "C is inf; it must be a number above 0"),
+        (
+            lambda: malt.LogisticRegression(C=0),
+            "C is 0; it must be a number at least 1e-50",
+        ),
+        (
+            lambda: malt.LogisticRegression(C=np.inf),
+            "C is inf; it must be a number at least 1e-50",
+        ),
         (lambda: malt.LinearSVC(loss="log"), "loss is 'log'"),
-        (lambda: malt.Ridge(alpha=-1), "alpha is -1; it must be a number above 0"),
+        (
+            lambda: malt.Ridge(alpha=-1),
+            "alpha is -1; it must be a number at least 1e-50",
+        ),
         (lambda: malt.LinearSVR(epsilon=-0.1), "epsilon is -0.1"),
         (lambda: malt.Ridge(tol=-1), "tol is -1"),
         (lambda: malt.Ridge(max_iter=0), "max_iter is 0"),
