@@ -353,8 +353,15 @@ class _Search:
             of_all = added(self._wide, self._rows.transposed(self._classes.costs[:, np.newaxis]))
             self._sums = _Sums(of_classes, of_all[:, 0].copy())
         wanted, total = self._sums.of_classes[-1], self._sums.of_all[-1]
+        if not wanted.all():  # a class without weight has no part in the optimum
+            shares = shares * (wanted > 0)
+            shares /= np.maximum(shares.sum(1, keepdims=True), np.finfo(np.float64).tiny)
+            alphas = -shares
+            alphas[self._own] += 1
+            alphas *= self._classes.costs[:, np.newaxis]
+            of_alphas = added(self._wide, self._rows.transposed(alphas))
         missing = of_alphas[-1]
-        short = float(np.max(-missing / wanted))
+        short = float(np.max(-missing[wanted > 0] / wanted[wanted > 0]))
         mixed = min(max(short / (1 + short), 0.0), 1.0)
         alike = (mixed * wanted + (1 - mixed) * missing) / total  # times `mixed`
         np.maximum(alike, 0, out=alike)

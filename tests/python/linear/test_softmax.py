@@ -69,6 +69,18 @@ PROBLEMS = {
 }
 
 
+def test_a_class_without_weight_has_no_part() -> None:
+    X, y = load_iris(return_X_y=True)
+    X = X - X.mean(0)
+    weights = np.where(y == 1, 0.0, 1.0)
+    model = malt.LogisticRegression().fit(X, y, weights)
+    assert set(model.predict(X)) == {0, 2}
+    kept = y != 1
+    least = optimum(X[kept], y[kept] // 2, np.ones(kept.sum()))
+    assert model.dual_gap_ <= model.tol * model.objective_
+    assert model.objective_ - least <= model.dual_gap_ + 1e-9 * least
+
+
 @pytest.mark.parametrize("tol", [1e-4, 1e-8])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_the_gap_is_at_least_the_distance_from_the_optimum(name: str, tol: float) -> None:
