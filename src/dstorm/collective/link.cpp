@@ -14,8 +14,8 @@ namespace {
 using std::chrono::nanoseconds;
 using Clock = std::chrono::steady_clock;
 
-// Of Tag::count, which is the message's length: set in the first of its parts. A message whose send()
-// has failed in the middle so ends where the next one begins.
+// Of Tag::count, which is the message's length: set in the first of its parts. A message whose
+// send() has failed in the middle so ends where the next one begins.
 constexpr std::uint64_t kBegins = std::uint64_t{1} << 63;
 
 }  // namespace

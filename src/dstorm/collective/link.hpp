@@ -24,8 +24,8 @@ class Link {
   Link(std::shared_ptr<Group> group, std::string name, std::size_t slot_bytes, int depth);
 
   // Returns when the whole message has been copied into slots. Waits for a slot as long as the
-  // group's time limit. Throws TimeoutError, and PeerError if the receiver is dead; the receiver then
-  // never gets any of the message.
+  // group's time limit. Throws TimeoutError, and PeerError if the receiver is dead; the receiver
+  // then never gets any of the message.
   void send(std::span<const std::byte> message, std::uint32_t tag);
 
   // Sends a message that fits a slot, if a slot is free; returns whether it did. Never waits.

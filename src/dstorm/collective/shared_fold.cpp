@@ -6,8 +6,9 @@ namespace dstorm {
 
 // Others may have aborted later rounds without this rank before this rank's round is aborted. They
 // cannot have committed any, because that takes every live rank. So "aborted at my round or a
-// little beyond" counts as aborted. A commit, in which every live rank has taken part, puts the last
-// aborted round just behind its own: one of long ago would be a little beyond once numbers wrap.
+// little beyond" counts as aborted. A commit, in which every live rank has taken part, puts the
+// last aborted round just behind its own: one of long ago would be a little beyond once numbers
+// wrap.
 SharedFold::End SharedFold::ended(std::uint64_t word) const {
   constexpr std::uint32_t kLittle = 1024;
   const auto mine = static_cast<std::uint32_t>(round_);
