@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # Part of ./dev: bare trees of Debian's and Ubuntu's releases. In them .ci/wheel.sh tries a wheel,
-# and the step `fresh` tries README.md's two commands. It calls .ci/set_up.sh, and reads its `become`.
+# and the step `fresh` tries README.md's two commands. It calls .ci/set_up.sh, and reads its
+# `become`.
 
 # bare_tree SUITE [PACKAGE...]: the smallest tree of this release that has these, made once. Sets
 # `bare`, its path.

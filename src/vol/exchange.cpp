@@ -55,8 +55,8 @@ void Exchange::scatter(std::span<const Give> gives, std::size_t begin, std::size
 
 // Makes a call as a whole, or leaves.
 template <class Function>
-auto Exchange::in_step(const char* call, Function&& function) {
-  const dstorm::Turn turn(segment_.turns(), call, segment_.options().name);
+void Exchange::in_step(Function&& function) {
+  const dstorm::Turn turn(segment_.turns(), "exchange", segment_.options().name);
   if (segment_.is_closed()) {
     throw dstorm::PeerError("an earlier call did not come to its end on this rank, which has left",
                             {segment_.group().rank()});
@@ -64,7 +64,7 @@ auto Exchange::in_step(const char* call, Function&& function) {
   wrong_.clear();
   missing_.clear();
   try {
-    return function();
+    function();
   } catch (...) {
     segment_.shut();
     throw;
@@ -132,7 +132,7 @@ void Exchange::note_if_wrong(const Update& update, std::uint32_t kind,
 
 std::vector<int> Exchange::run(std::span<const Give> gives, std::span<const Take> takes,
                                std::uint32_t kind, nanoseconds limit, bool may_miss) {
-  in_step("exchange", [&] {
+  in_step([&] {
     const auto start = Clock::now();
     std::size_t total = 0;
     for (const Give& give : gives) total += give.bytes;
@@ -165,7 +165,7 @@ void Exchange::fold(DType dtype, void* data, std::size_t count, const Fold& fold
   Folding folding(elements);
   const std::uint32_t kind = kFoldKind | operation_code(fold) | static_cast<std::uint32_t>(dtype);
   const Give own{data, elements.bytes()};
-  in_step("exchange", [&] {
+  in_step([&] {
     const auto start = Clock::now();
     std::size_t most = elements.bytes();  // that a rank has
     for (std::size_t begin = 0; begin == 0 || begin < most; begin += slot_bytes()) {

@@ -57,7 +57,7 @@ class Exchange {
 
  private:
   template <class Function>
-  auto in_step(const char* call, Function&& function);
+  void in_step(Function&& function);
   template <class Function>
   void gather(std::chrono::nanoseconds limit, Function&& function);
   bool is_missing(int rank) const;

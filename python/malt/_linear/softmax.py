@@ -10,7 +10,7 @@ The gap with intercepts: P - D. The dual D takes shares p that add up, over the 
 costs, to the rows of each class: D = sum of costs * entropy(p) - |A' costs (own - p)|^2 / 2, with
 `own` 1 for a row's own class. The shares at a point do so once the intercepts are at their best.
 Others are mixed with shares that are alike for all rows, as few of these as make up for what is
-missing. Where the penalised weights are at their best, the intercepts alone are moved to theirs.
+missing. Once the penalised weights are at their best, the intercepts alone are moved to theirs.
 """
 
 from __future__ import annotations
