@@ -55,7 +55,7 @@ def run(given: bytes, folder: Path) -> None:
             train_mf.predict(str(path), arrays, str(pairs))
         else:
             model = predict.SavedModel.of(str(path), arrays)
-            model.predict(np.ones((1, model.features)))
+            model.predict(np.ones((1, model.coef.shape[-1])))
     except malt.Error:
         pass
 

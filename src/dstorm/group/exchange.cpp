@@ -1,5 +1,6 @@
 // The one collective step of a group, exchange(), and its error messages.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <utility>
@@ -119,10 +120,18 @@ std::string Group::last_calls(const std::vector<int>& ranks) const {
   std::string text;
   for (const int r : ranks) {
     const host::Board& board = impl_->control.board(r);
-    const std::uint64_t posted = board.posted.load(std::memory_order_acquire);
-    const host::Notice& last = board.notices[posted % 2];
-    const std::string_view what(last.what,
-                                std::min<std::size_t>(last.what_bytes, sizeof(last.what)));
+    // A rank that is late may post twice while this reads, the second time into the notice that is
+    // read: what is read counts only if its number is still the last one then.
+    std::uint64_t posted = 0;
+    std::string what;
+    do {
+      std::unique_lock<std::mutex> held;
+      if (impl_->engine) held = impl_->engine->hold_notices();
+      posted = board.posted.load(std::memory_order_acquire);
+      const host::Notice& last = board.notices[posted % 2];
+      what.assign(last.what, std::min<std::size_t>(last.what_bytes, sizeof(last.what)));
+      std::atomic_thread_fence(std::memory_order_acquire);
+    } while (board.posted.load(std::memory_order_relaxed) != posted);
     text += (text.empty() ? " (" : "; ") + describe_ranks({r}) +
             (posted == 0 ? " has made no such call" : " was last in " + std::string(call_of(what)));
     if (text.size() > kLongText) break;
