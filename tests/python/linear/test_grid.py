@@ -131,10 +131,18 @@ def model_of(case: Case) -> Any:
     return malt.LinearSVR(loss=case.loss, epsilon=case.epsilon, **options)
 
 
+def over_own(case: Case, decisions: Any) -> Any:
+    """The classes' decisions less that of the row's own class, whose place has -inf."""
+    rows = np.arange(len(case.y))
+    others = decisions - decisions[rows, case.y][:, None]
+    others[rows, case.y] = -np.inf
+    return others
+
+
 def losses_of(case: Case, decisions: Any) -> Any:
     """Each row's loss times its cost."""
     if case.loss == "softmax":
-        return case.costs * (logsumexp(decisions, 1) - decisions[np.arange(len(case.y)), case.y])
+        return case.costs * np.logaddexp(0, logsumexp(over_own(case, decisions), 1))
     margins = (2.0 * case.y - 1) * decisions
     if case.loss == "log_loss":
         return case.costs * np.logaddexp(0, -margins)
@@ -207,8 +215,9 @@ def of_lasso(case: Case, X: Any, model: Any) -> tuple[float, float]:
 def alphas_of(case: Case, decisions: Any) -> tuple[Any, Any]:
     """Minus the slopes of the softmax losses, and the shares of the classes."""
     shares = np.exp(decisions - logsumexp(decisions, 1)[:, None])
-    alphas = -shares
-    alphas[np.arange(len(case.y)), case.y] += 1
+    others = over_own(case, decisions)
+    alphas = -np.exp(others - np.logaddexp(0, logsumexp(others, 1))[:, None])
+    alphas[np.arange(len(case.y)), case.y] = -alphas.sum(1)  # 1 less the share, in all digits
     return case.costs[:, None] * alphas, shares
 
 
@@ -229,7 +238,7 @@ def least_of_softmax(case: Case, X: Any, coef: Any, decisions: Any) -> float:
 def closer(case: Case, X: Any) -> Any:
     """Fit in float64, closer to the optimum: a bound from there is higher."""
     model = model_of(case._replace(ranks=None))
-    model.set_params(tol=1e-9, max_iter=100_000, warm_start=False)
+    model.set_params(tol=1e-9, max_iter=100_000)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return model.fit(X, case.y, case.weights)
@@ -254,7 +263,10 @@ def bounds(case: Case, model: Any, *, is_warned: bool) -> tuple[float, float]:
         other = closer(case, X)
         found = other.coef_.T, X @ other.coef_.T + other.intercept_
         return primal, max(least_of_softmax(case, X, *one) for one in (found, (coef, decisions)))
-    return primal, dual_of(case, X, model._alphas[:, 0])
+    least = dual_of(case, X, model._alphas[:, 0])
+    if primal - least > model.tol * primal:  # the certificate may be of other alphas
+        least = max(least, dual_of(case, X, closer(case, X)._alphas[:, 0]))
+    return primal, least
 
 
 def rounding_of(case: Case) -> float:
@@ -263,7 +275,7 @@ def rounding_of(case: Case) -> float:
         return EPS * np.log(np.max(case.y) + 1) * case.costs.sum()
     if case.loss in ("lasso", "elastic_net"):
         return EPS**2 * np.mean(np.square(case.y, dtype=float))
-    at_zero = losses_of(case, np.zeros(len(case.y))).sum()
+    at_zero = losses_of(case._replace(epsilon=0.0), np.zeros(len(case.y))).sum()
     return at_zero * (EPS**2 if case.loss.startswith("squared") else EPS)
 
 
