@@ -18,6 +18,10 @@ Mail::Mail(std::shared_ptr<Group> group, std::string name, std::size_t slot_byte
 }
 
 std::byte* Mail::begin(std::size_t bytes) {
+  if (bytes > slot_bytes()) {
+    throw Error(name() + ": a message of " + std::to_string(bytes) + " bytes; a slot has " +
+                std::to_string(slot_bytes()));
+  }
   begun_bytes_ = bytes;
   slot_ = backlog_.empty() ? claim() : -1;
   if (slot_ >= 0) return writer_.payload(slot_);

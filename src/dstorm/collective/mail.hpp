@@ -32,7 +32,8 @@ class Mail {
   // Collective, blocking. Throws what the constructor of Segment throws.
   Mail(std::shared_ptr<Group> group, std::string name, std::size_t slot_bytes, int depth);
 
-  // Room for the next message, to be filled before end(). `bytes` is at most slot_bytes().
+  // Room for the next message, to be filled before end(). Throws Error if `bytes` is above
+  // slot_bytes().
   std::byte* begin(std::size_t bytes);
   // Sends the message that begin() gave room for.
   void end(int to);

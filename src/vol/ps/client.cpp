@@ -171,7 +171,10 @@ void Client::take_values(const Head& head, std::span<const std::byte> values) {
   const std::byte* from = values.data();
   if (coder.is_on()) {
     values_.resize(part.rows * row_bytes);
-    coder.decode(values_.data(), from);
+    if (!coder.decode(values_.data(), from)) {
+      throw dstorm::Error("table '" + options_.name + "': an answer has values that codec " +
+                          options_.codec.name() + " does not write; memory is damaged");
+    }
     from = values_.data();
   }
   spread(from, row_bytes, part.stretches, pull_.to);
@@ -341,7 +344,8 @@ void Client::finish(Limit limit) {
   wait_until([this] { return sent_.empty(); }, limit, "close");
   send_to_all(Head::Kind::kBye);
   is_finished_ = has_closed_ = true;
-  wait_until([this] { return has_all_bye_; }, limit, "close", true);
+  const auto is_over = [this] { return has_all_bye_ || !mail_.is_live(servers_ + mail_.rank()); };
+  wait_until(is_over, limit, "close", true);
 }
 
 // ---- from one edition to the next ----

@@ -124,8 +124,8 @@ class Client {
   };
 
   void check(const Rows& rows) const;
-  std::vector<Part> split(const Rows& rows, std::span<const Stretch> of, bool is_hot = false) const;
-  std::vector<Part> split_by_heat(const Rows& rows, Stretch of) const;
+  std::vector<Part> split(const Rows& rows, std::span<const Stretch> of, bool is_hot = false);
+  std::vector<Part> split_by_heat(const Rows& rows, Stretch of);
   static std::size_t index_beyond(const Rows& rows, std::int64_t row, std::size_t begin,
                                   std::size_t end);
   // `again`: the number of the message that the rows have come from, if they are sent again.

@@ -27,8 +27,9 @@ std::size_t Client::index_beyond(const Rows& rows, std::int64_t row, std::size_t
 
 // Cuts the stretches `of` the rows into parts that fit a message. If all rows have come from one
 // message, the rows of one range are in one part (P2). `is_hot`: for a pull through trees (P12).
+// Rows without any live server are noted as lost, and in no part.
 std::vector<Client::Part> Client::split(const Rows& rows, std::span<const Stretch> of,
-                                        bool is_hot) const {
+                                        bool is_hot) {
   const std::size_t most_keyed = kRoom / (sizeof(std::int64_t) + options_.row_bytes());
   const std::size_t most_plain = kRoom / options_.row_bytes();
   std::vector<Part> parts;
@@ -52,6 +53,7 @@ std::vector<Client::Part> Client::split(const Rows& rows, std::span<const Stretc
     }
   };
   const auto add = [&](int to, std::size_t begin, std::size_t end) {
+    if (to < 0) return note_lost(rows.at(begin));
     const std::size_t count = end - begin;
     if (is_hot || rows.keys != nullptr || (count < kLongStretch && count <= most_keyed)) {
       return add_keyed(to, begin, end);
@@ -64,8 +66,9 @@ std::vector<Client::Part> Client::split(const Rows& rows, std::span<const Stretc
   const auto server_of = [&](std::size_t i) {
     const std::size_t range = placement_.range_of(rows.at(i));
     if (!is_hot) return primary_[range];
-    return placement_.parent(range, mail_.rank(), options_.fan_out,
-                             [this](int s) { return live_[static_cast<std::size_t>(s)]; });
+    const auto is_live = [this](int s) { return live_[static_cast<std::size_t>(s)]; };
+    const int parent = placement_.parent(range, mail_.rank(), options_.fan_out, is_live);
+    return is_live(parent) ? parent : primary_[range];  // this rank's own may have died
   };
   for (const auto& [first, last] : of) {
     std::size_t begin = first;  // of a stretch of rows with one server
@@ -84,7 +87,7 @@ std::vector<Client::Part> Client::split(const Rows& rows, std::span<const Stretc
 }
 
 // Those of a pull. On one host the servers' memory is read, which is less work than any tree.
-std::vector<Client::Part> Client::split_by_heat(const Rows& rows, Stretch of) const {
+std::vector<Client::Part> Client::split_by_heat(const Rows& rows, Stretch of) {
   if (options_.hot.empty() || mail_.group().is_one_host()) return split(rows, {&of, 1});
   std::vector<Stretch> stretches[2];  // rows that are not hot, and those that are
   auto hot = options_.hot.begin();

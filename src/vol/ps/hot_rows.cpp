@@ -23,7 +23,9 @@ bool HotRows::ask(std::int64_t key, std::uint64_t clock, int server, std::uint64
 
 void HotRows::take(std::int64_t key, std::uint64_t clock, std::span<const std::byte> values,
                    std::uint64_t id) {
-  Row& row = rows_[key];
+  const auto found = rows_.find(key);
+  if (found == rows_.end()) return;  // nobody has asked for it
+  Row& row = found->second;
   if (row.asked && row.asked->id == id) row.asked.reset();
   if (!row.values.empty() && row.clock >= clock) return;
   row.clock = clock;

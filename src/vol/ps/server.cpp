@@ -80,9 +80,13 @@ Rows Server::read_rows(const Head& head, std::span<const std::byte> message, Val
     return values == Values::kWhole ? head.count * options_.row_bytes()
                                     : options_.coder(head.count).bytes();
   };
+  // Whatever is sent because of this message, an answer or a copy's, fits a slot as well.
+  const bool has_keys = head.keys != KeyForm::kConsecutive;
+  const std::size_t most =
+      kRoom / (options_.row_bytes() + (has_keys ? sizeof(std::int64_t) : 0));
   const std::size_t key_bytes = head.has_keys() ? head.count * sizeof(std::int64_t) : 0;
   if (head.client >= static_cast<std::uint32_t>(clients_) || head.count == 0 ||
-      head.count > kSlotBytes || message.size() != kHeadBytes + key_bytes + bytes()) {
+      head.count > most || message.size() != kHeadBytes + key_bytes + bytes()) {
     throw_damaged(reading_, "invalid rows");
   }
   Rows rows{nullptr, head.first, static_cast<std::size_t>(head.count)};
@@ -156,6 +160,9 @@ void Server::take(int sender, std::span<const std::byte> message) {
   if (is_client && head.client != static_cast<std::uint32_t>(sender)) {
     throw_damaged(sender, "another client's message");
   }
+  if (!is_client && std::ranges::find(ranks_, sender - clients_) == ranks_.end()) {
+    throw_damaged(sender, "a message as a server, which it is not,");
+  }
   switch (head.kind) {
     case Head::Kind::kPush: {
       if (!is_client) break;
@@ -166,6 +173,7 @@ void Server::take(int sender, std::span<const std::byte> message) {
       if (!is_client) break;
       return take_pull(head, read_rows(head, message, Values::kNone));
     case Head::Kind::kHotPull:
+      if (head.keys == KeyForm::kConsecutive) break;
       if (!is_client && head.keys != KeyForm::kListed) break;
       return take_hot_pull(sender, head, read_rows(head, message, Values::kNone));
     case Head::Kind::kHotValues: {
@@ -380,6 +388,7 @@ void Server::take_pull(const Head& head, const Rows& rows) {
     }
     Waiting pull{head, {}};
     if (rows.keys != nullptr) pull.keys.assign(rows.keys, rows.keys + rows.count);
+    drop_oldest(waiting_, kMostWaiting, [&](const Waiting& each) { return each.head.client == head.client; });
     waiting_.push_back(std::move(pull));
   } else {
     answer_pull(head, rows);
@@ -395,7 +404,6 @@ void Server::answer_pull(const Head& head, const Rows& rows) {
     }
   }
   const std::size_t row_bytes = options_.row_bytes();
-  if (rows.count * row_bytes > kRoom) throw_damaged(client, "too long a pull");
   Head reply = head;
   reply.kind = Head::Kind::kValues;
   Coder coder = options_.coder(rows.count);

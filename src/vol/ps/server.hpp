@@ -69,11 +69,14 @@
 //         counts as written when they are whole. The numbers of the pushes stay (P2). Pushes that
 //         are kept, and hot rows that servers keep, are of the time before, and are dropped.
 //     (d) No rank goes on before all servers have the new clocks.
+//  P14 At a server wait at most kMostWaiting messages of a client's pulls. A client waits for fewer
+//     answers at a time; so if it asks once more, it has given up the oldest, as after a time-out.
 // P7, in key_lists.hpp, is about lists of keys that are sent once, P8, in held_back.hpp, about
 // gradients that a client holds back, P9, in shown_rows.hpp, about rows that clients on this host
 // read in place, and P12, in hot_rows.hpp, about rows that many clients pull.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -177,6 +180,13 @@ class Server {
   void send_values(const Head& head, std::span<const std::byte> values, int client);
   void ask_for_hot(const std::vector<std::int64_t>& keys, std::uint64_t clock, int parent);
   void serve_hot();
+
+  // Leaves room for one more, if `most` of them may be of the member that `is_same` knows (P14).
+  template <class Pull, class IsSame>
+  static void drop_oldest(std::vector<Pull>& pulls, std::size_t most, IsSame&& is_same) {
+    if (static_cast<std::size_t>(std::ranges::count_if(pulls, is_same)) < most) return;
+    pulls.erase(std::ranges::find_if(pulls, is_same));
+  }
 
   bool follow_view();
   void settle(std::size_t range);

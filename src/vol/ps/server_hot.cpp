@@ -13,7 +13,13 @@ namespace vol::ps {
 void Server::take_hot_pull(int sender, const Head& head, const Rows& rows) {
   HotPull pull{sender, head, {}};
   for (std::size_t i = 0; i < rows.count; ++i) pull.keys.push_back(rows.at(i));
-  if (!answer_hot(pull)) hot_pulls_.push_back(std::move(pull));
+  if (!std::ranges::includes(options_.hot, pull.keys)) throw_damaged(sender, "rows as hot ones");
+  if (answer_hot(pull)) return;
+  // A server asks for a row at the clocks that its clients ask for, and once at each (P12 (c)).
+  const std::size_t most =
+      sender < clients_ ? kMostWaiting : options_.hot.size() * static_cast<std::size_t>(clients_);
+  drop_oldest(hot_pulls_, most, [=](const HotPull& each) { return each.asker == sender; });
+  hot_pulls_.push_back(std::move(pull));
 }
 
 // Answers a pull if all its rows are here; else asks for those that are not. Returns whether it has

@@ -57,6 +57,10 @@ struct TableOptions {
 inline constexpr std::size_t kSlotBytes = 128 << 10;
 inline constexpr int kDepth = 16;
 inline constexpr std::size_t kMostRowBytes = 64 << 10;
+// Messages of a client's pulls that wait at a server (P14), of a slot each. A client has six on
+// their way. When servers die it asks the others, for a stretch of at least 1,024 rows by itself;
+// of those a message has at most 32.
+inline constexpr std::size_t kMostWaiting = 256;
 
 // How a message says which rows it is about.
 enum class KeyForm : std::uint32_t {

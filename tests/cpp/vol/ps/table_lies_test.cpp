@@ -1,0 +1,195 @@
+// A rank that sends other messages than a client and a server do: the table of an honest rank may be
+// lost with it, and says so. Nothing is written or read beyond its place, and nothing grows without
+// a bound.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dstorm/collective/mail.hpp"
+#include "dstorm/errors.hpp"
+#include "table_rank.hpp"
+
+namespace vol::ps {
+namespace {
+
+constexpr std::int64_t kRows = 60'000;
+
+// Has the place of rank 1 of two, with neither a client nor a server.
+class Liar {
+  std::shared_ptr<dstorm::Group> groups_[2];
+  std::optional<dstorm::Mail> mails_[2];  // of the client and of the server
+
+ public:
+  explicit Liar(Posts& posts) {
+    const auto begin = [&](int which) {
+      testing_processes::ForkBootstrap bootstrap(posts, 1 + 2 * which, 4);
+      groups_[which] = testing_processes::join(bootstrap);
+      mails_[which].emplace(groups_[which], "t", kSlotBytes, kDepth);
+    };
+    std::thread server([&] { begin(1); });
+    begin(0);
+    server.join();
+  }
+
+  // To the server of rank 0, as the client or as the server of rank 1.
+  void say(const Head& head, std::span<const std::byte> body = {}, bool as_server = false) {
+    std::vector<std::byte> message(kHeadBytes + body.size());
+    std::memcpy(message.data(), &head, sizeof(head));
+    if (!body.empty()) std::memcpy(message.data() + kHeadBytes, body.data(), body.size());
+    say(message, as_server);
+  }
+  void say(std::span<const std::byte> message, bool as_server = false) {
+    mails_[as_server]->send(2, message);
+    mails_[as_server]->pump();
+  }
+
+  // The ids of the answers with values that come until one has this id.
+  std::vector<std::uint64_t> answers_up_to(std::uint64_t last) {
+    std::vector<std::uint64_t> ids;
+    while (ids.empty() || ids.back() != last) {
+      mails_[0]->pump();
+      mails_[0]->take_in([&](int, std::span<const std::byte> message) {
+        const Head head = head_of(message);
+        if (head.kind == Head::Kind::kValues) ids.push_back(head.id);
+      });
+    }
+    return ids;
+  }
+};
+
+Head head_as(Head::Kind kind, KeyForm keys, std::int64_t first, std::uint64_t count) {
+  Head head{};
+  head.kind = kind;
+  head.client = 1;
+  head.id = head.push = 1;
+  head.first = first;
+  head.count = count;
+  head.keys = keys;
+  return head;
+}
+
+std::vector<std::byte> bytes_of(const std::vector<std::int64_t>& keys) {
+  const auto bytes = std::as_bytes(std::span(keys));
+  return {bytes.begin(), bytes.end()};
+}
+
+std::string refusal(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const dstorm::Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// Rank 0 is honest, and rank 1 lies; then it ends, so no server is left.
+void expect_refused(const TableOptions& options, const std::function<void(Liar&)>& lie) {
+  Shared<Posts> posts;
+  Shared<std::atomic<bool>> is_refused;
+  Job job(2, [&](dstorm::Bootstrap& bootstrap) {
+    if (bootstrap.rank() == 1) {
+      Liar liar(*posts);
+      lie(liar);
+      await(*is_refused);
+      return 0;
+    }
+    Rank one(*posts, 0, 2, options);
+    while (one.live() == 2) std::this_thread::sleep_for(1ms);
+    *is_refused = true;
+    while (one.live() != 0) std::this_thread::sleep_for(1ms);
+    const std::vector<std::int64_t> keys = every(options.rows, 2);
+    const auto push_and_wait = [&] { one.client->wait(one.add(keys, 1), {}); };
+    CHECK_THAT(refusal(push_and_wait).find("are lost with ranks 0, 1") != std::string::npos);
+    CHECK_THAT(refusal([&] { one.pull(keys); }).find("are lost with") != std::string::npos);
+    CHECK_THAT(refusal([&] { one.all(); }).find("are lost with") != std::string::npos);
+    one.client->finish({});
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(TableLies, AMessageThatIsNoneIsRefused) {
+  TableOptions options = options_of(kRows, 1);
+  options.replicas = 1;
+  expect_refused(options, [](Liar& liar) { liar.say(std::vector<std::byte>(1)); });
+}
+
+// It fits a slot as it comes, and would not as it is forwarded.
+TEST(TableLies, ACodedPushOfMoreRowsThanASlotHasIsRefused) {
+  TableOptions options = options_of(kRows, 1);
+  options.replicas = 1;
+  options.codec = Codec::int8();
+  expect_refused(options, [&](Liar& liar) {
+    const auto count = static_cast<std::size_t>(kRows);
+    const std::vector<std::byte> body(options.coder(count).bytes());
+    liar.say(head_as(Head::Kind::kPush, KeyForm::kConsecutive, 0, count), body);
+  });
+}
+
+TEST(TableLies, AHotPullOfMoreThanASlotHasIsRefused) {
+  TableOptions options = options_of(200, 2000);
+  options.replicas = 1;
+  options.hot = every(200, 1);
+  for (const bool as_server : {false, true}) {
+    expect_refused(options, [&](Liar& liar) {
+      const std::vector<std::int64_t> keys = every(200, 1);
+      liar.say(head_as(Head::Kind::kHotPull, KeyForm::kListed, 0, keys.size()), bytes_of(keys),
+               as_server);
+    });
+  }
+  expect_refused(options, [](Liar& liar) {
+    liar.say(head_as(Head::Kind::kHotPull, KeyForm::kConsecutive, 0, 8));
+  });
+}
+
+TEST(TableLies, AHotPullOfOtherRowsIsRefused) {
+  TableOptions options = options_of(kRows, 1);
+  options.replicas = 1;
+  options.hot = {5, 9};
+  expect_refused(options, [](Liar& liar) {
+    liar.say(head_as(Head::Kind::kHotPull, KeyForm::kListed, 0, 2), bytes_of({5, 8}));
+  });
+}
+
+// P14: of pulls that wait for a clock, the latest stay.
+TEST(TableLies, PullsThatWaitHaveABound) {
+  constexpr std::uint64_t kPulls = kMostWaiting + 50;
+  TableOptions options = options_of(kRows, 1);
+  options.staleness = 0;
+  const Placement placement(kRows, {0, 1}, 0, 2);
+  std::size_t range = 0;
+  while (placement.server(range, 0) != 0) ++range;
+  Shared<Posts> posts;
+  Shared<std::atomic<bool>> is_told, is_over;
+  Job job(2, [&](dstorm::Bootstrap& bootstrap) {
+    if (bootstrap.rank() == 0) {
+      Rank one(*posts, 0, 2, options);
+      await(*is_told);
+      one.client->advance({});
+      await(*is_over);
+      return 0;
+    }
+    Liar liar(*posts);
+    Head pull = head_as(Head::Kind::kPull, KeyForm::kConsecutive, placement.first_row(range), 1);
+    pull.clock = 1;
+    for (pull.id = 1; pull.id <= kPulls; ++pull.id) liar.say(pull);
+    Head clock = head_as(Head::Kind::kClock, KeyForm::kConsecutive, 0, 0);
+    clock.clock = 1;
+    liar.say(clock);
+    *is_told = true;
+    const std::vector<std::uint64_t> ids = liar.answers_up_to(kPulls);
+    CHECK_THAT(ids.size() == kMostWaiting && ids.front() == kPulls - kMostWaiting + 1);
+    *is_over = true;
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+}  // namespace
+}  // namespace vol::ps
