@@ -18,6 +18,8 @@ template <class To, class From>
 
 constexpr std::uint32_t kSign = 0x80000000U;
 constexpr std::uint32_t kInfinite = 0x7F800000U;  // NaN is above it
+constexpr std::uint32_t kQuietNan = 0x7FC00000U;
+constexpr std::uint32_t kNotFinite = 0x80U;  // of int8: -128, which no finite element becomes
 
 template <std::size_t VectorBytes>
 struct Wire {
@@ -98,20 +100,23 @@ struct Wire {
     });
   }
 
-  // Compares bits: the magnitudes of floats have the order of their bits, and NaN is beyond all.
+  // Of the finite ones. Compares bits: the magnitudes of floats have the order of their bits, and
+  // those that are not finite are beyond all.
   static std::uint32_t largest(const void* in, std::size_t n) {
+    const auto larger = [](std::uint32_t size, std::uint32_t most) {
+      return size > most && size < kInfinite ? size : most;
+    };
     Vector<std::uint32_t, kLanes> most{};
     std::size_t i = 0;
     for (; n - i >= kLanes; i += kLanes) {
       const Vector<std::uint32_t, kLanes> size = load<std::uint32_t, kLanes>(in, i) & ~kSign;
-      most = size > most ? size : most;
+      const Vector<std::uint32_t, kLanes> finite =
+          size < splat<std::uint32_t, kLanes>(kInfinite) ? size : most;
+      most = finite > most ? finite : most;
     }
     std::uint32_t all = 0;
-    for (std::size_t lane = 0; lane < kLanes; ++lane) all = most[lane] > all ? most[lane] : all;
-    for (; i < n; ++i) {
-      const std::uint32_t size = load<std::uint32_t, 1>(in, i) & ~kSign;
-      all = size > all ? size : all;
-    }
+    for (std::size_t lane = 0; lane < kLanes; ++lane) all = larger(most[lane], all);
+    for (; i < n; ++i) all = larger(load<std::uint32_t, 1>(in, i) & ~kSign, all);
     return all;
   }
 
@@ -123,20 +128,22 @@ struct Wire {
       const std::uint32_t most = largest(values, count);
       // If numbers are so small that their scale has no inverse, zeros are sent.
       constexpr float kLeast = 0x1p-100F;
-      float scale = bits_as<float>(most) / 127;
-      if (most >= kInfinite) scale = bits_as<float>(kInfinite | 0x400000U);
-      const bool is_plain = most < kInfinite && bits_as<float>(most) >= kLeast;
-      if (most < kInfinite && !is_plain) scale = 0;
+      const bool is_plain = bits_as<float>(most) >= kLeast;
+      const float scale = is_plain ? bits_as<float>(most) / 127 : 0;
       store<float>(scales, first / kScaled, scale);
       const float inverse = is_plain ? 1 / scale : 0;
       auto* const bytes = static_cast<unsigned char*>(out) + first;
       each(count, [=](auto lanes, std::size_t i) {
         using L = decltype(lanes);
         using W = typename L::Words;
-        // Infinity times 0 is NaN, whose bits mean nothing: then the scale says everything.
         constexpr float kRound = 0x1.8p23F;  // its last bit is worth 1
-        const W word = bits_as<W>(load<float, L::kCount>(values, i) * inverse + kRound);
-        store<std::uint8_t>(bytes, i, convert<std::uint8_t, L::kCount>(word & 0xFFU));
+        const auto value = load<float, L::kCount>(values, i);
+        const W size = bits_as<W>(value) & ~kSign;
+        const W word = bits_as<W>(value * inverse + kRound) & 0xFFU;
+        const W byte = size < splat<std::uint32_t, L::kCount>(kInfinite)
+                           ? word
+                           : splat<std::uint32_t, L::kCount>(kNotFinite);
+        store<std::uint8_t>(bytes, i, convert<std::uint8_t, L::kCount>(byte));
       });
     }
   }
@@ -150,8 +157,13 @@ struct Wire {
       auto* const values = static_cast<unsigned char*>(out) + first * sizeof(float);
       each(count, [=](auto lanes, std::size_t i) {
         using L = decltype(lanes);
+        using W = typename L::Words;
         const auto value = convert<float, L::kCount>(load<std::int8_t, L::kCount>(bytes, i));
-        store<float>(values, i, value * scale);
+        const W number = bits_as<W>(value * scale);
+        const W word = value == splat<float, L::kCount>(-128)
+                           ? splat<std::uint32_t, L::kCount>(kQuietNan)
+                           : number;
+        store<float>(values, i, bits_as<typename L::Floats>(word));
       });
     }
   }

@@ -195,21 +195,23 @@ __device__ unsigned short to_bfloat16(float value) {
 
 // The scale of a group whose largest magnitude has the bits `most`, and what its elements are
 // multiplied by. The inverse is 0 if only zeros are sent: the numbers are so small that their scale
-// has no inverse, or one is not finite and the scale, NaN, says everything.
+// has no inverse.
 struct Scale {
   float scale, inverse;
 };
 __device__ Scale int8_scale(unsigned most) {
   constexpr float kLeast = 0x1p-100F;
-  if (most >= kInfinite) return {__uint_as_float(kInfinite | 0x400000U), 0};
   const float largest = __uint_as_float(most);
   if (largest < kLeast) return {0, 0};
   const float scale = largest / 127;
   return {scale, 1 / scale};
 }
 
+constexpr signed char kNotFinite = -128;  // which no finite element becomes
+
 __device__ signed char to_int8(float value, float inverse) {
   constexpr float kRound = 0x1.8p23F;  // its last bit is worth 1
+  if ((__float_as_uint(value) & ~kSign) >= kInfinite) return kNotFinite;
   if (inverse == 0) return 0;
   return static_cast<signed char>(__float_as_uint(value * inverse + kRound) & 0xFFU);
 }
@@ -269,7 +271,8 @@ struct Update {
         } else if constexpr (W == Wire::kBfloat16) {
           value = from_bfloat16(stored[n]);
         } else {
-          value = static_cast<float>(stored[n]) * scale;
+          value = stored[n] == kNotFinite ? __uint_as_float(kInfinite | 0x400000U)
+                                          : static_cast<float>(stored[n]) * scale;
         }
         to[n] = static_cast<T>(value);
       }
@@ -693,7 +696,7 @@ __device__ void encode_halves(const EncodeArgs& args) {
   }
 }
 
-// The bits of magnitudes have their order, and NaN is beyond all.
+// Of the finite elements. The bits of magnitudes have their order; others are beyond all.
 template <class T>
 struct FindLargest {
   const T* in;
@@ -705,7 +708,7 @@ struct FindLargest {
     load<N>(x, in + i);
     for (int n = 0; n < N; ++n) {
       const unsigned magnitude = __float_as_uint(static_cast<float>(x[n])) & ~kSign;
-      most = magnitude > most ? magnitude : most;
+      most = magnitude > most && magnitude < kInfinite ? magnitude : most;
     }
   }
 };
