@@ -19,7 +19,7 @@ from typing import Any
 
 from malt._errors import ConfigError, PeerError
 from malt._pool import channel, failures, packing, planning, worker
-from malt._pool.crew import Crew, Event, Rank
+from malt._pool.crew import LOOK_SECONDS, Crew, Event, Rank
 from malt._pool.functions import KEPT, Functions
 from malt._pool.memory import Memory, Parcel
 from malt._pool.store import SharedData, Store
@@ -27,8 +27,7 @@ from malt._rendezvous.driver import Rendezvous
 from malt._rendezvous.exit_code import describe_end
 
 _GRACE_SECONDS = 2.0  # for a function that is interrupted
-_LONG = 3600.0
-_LOOK_SECONDS = 0.1
+_SHOW_SECONDS = 0.1
 
 
 class Calls:
@@ -190,7 +189,8 @@ class Calls:
     def _events(self, show: Callable[[int], object] | None) -> Iterator[Event]:
         """Yield what happens until no rank works any more."""
         while self._crew.busy():
-            yield from self._crew.wait(_LONG if show is None else _LOOK_SECONDS)
+            yield from self._crew.wait(LOOK_SECONDS if show is None else _SHOW_SECONDS)
+            self._crew.kill_stopped()
             if show is not None:
                 show(sum(rank.board[worker.DONE] for rank in self._crew.ranks))
 

@@ -14,7 +14,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from malt._errors import Error, TimeoutError  # noqa: A004
@@ -22,12 +23,14 @@ from malt._launch.output import Sink, Stream
 from malt._pool import channel, nursery, worker
 from malt._pool.memory import Memory
 from malt._pool.queues import Queue
+from malt._pool.stopped import Stopped
 from malt._rendezvous.exit_code import describe_end
 
 _START_SECONDS = 60.0
 _MOST_STARTS = 10  # of ranks that end before they are ready, one after the other
 _MOST_NURSERIES = 3  # that end before a rank is ready, one after the other
 _KILL_SECONDS = 10.0
+LOOK_SECONDS = 1.0  # at whether ranks are stopped
 
 
 class Event(NamedTuple):
@@ -137,6 +140,7 @@ class Crew:
         self._unready_ends = self._unready_nurseries = 0  # one after the other
         self._sinks = _Shown("stdout"), _Shown("stderr")
         self._nursery: subprocess.Popen[bytes] | None = None
+        self._stopped, self._look_at = Stopped(), 0.0
         self._epoll = select.epoll()
         self._sources: dict[int, Rank | Stream | None] = {}  # None: the nursery
         try:
@@ -172,9 +176,40 @@ class Crew:
         left = list(ranks)
         for rank in left:
             self.signal(rank, signal.SIGKILL)
+        self._await_end(left)
+        if self._nursery is not None and any(rank in self.ranks for rank in left):
+            self._nursery.kill()  # it does not hear the signals, as if stopped; the ranks end too
+            self._await_end(left)
+
+    def _await_end(self, ranks: Sequence[Rank]) -> None:
         deadline = time.monotonic() + _KILL_SECONDS
-        while any(rank in self.ranks for rank in left) and time.monotonic() < deadline:
+        while any(rank in self.ranks for rank in ranks) and time.monotonic() < deadline:
             self.wait(0.5)
+
+    def kill_stopped(self) -> None:
+        """Kill ranks that work, and the nursery, if they have been stopped for too long.
+
+        That they have ended is heard of later, as if somebody else had killed them.
+        """
+        if (now := time.monotonic()) < self._look_at:
+            return
+        self._look_at = now + LOOK_SECONDS
+        at_work = {rank.process: rank for rank in self.busy()}
+        nursery = self._nursery
+        processes = [*at_work, *([] if nursery is None else [nursery.pid])]
+        for process in self._stopped.beyond_silence(processes):
+            if process in at_work:
+                name = f"rank {at_work[process].rank}"
+                self.signal(at_work[process], signal.SIGKILL)
+            elif nursery is not None:
+                name = "the process that starts the ranks"
+                nursery.kill()
+            warnings.warn(
+                f"malt.Pool: {name} (process {process}) has been stopped for "
+                f"{self._stopped.silence:g} s, and is started again; a longer limit: MALT_SILENCE",
+                RuntimeWarning,
+                stacklevel=5,
+            )
 
     def wait(self, seconds: float) -> list[Event]:
         """Wait for events, for at most so long; show output that comes meanwhile."""
@@ -234,7 +269,11 @@ class Crew:
     def _end_all(self) -> None:
         if self._nursery is not None:
             self._control.close()
-            self._nursery.wait()
+            try:
+                self._nursery.wait(_KILL_SECONDS)
+            except subprocess.TimeoutExpired:  # it is stopped
+                self._nursery.kill()
+                self._nursery.wait()
             self._nursery = None
         for rank in self.ranks:
             rank.close()
@@ -309,8 +348,10 @@ class Crew:
                 (rank.process,) = detail
                 self._unready_ends = self._unready_nurseries = 0
             else:
-                rank.call = None
                 call, parcel, *rest = detail
+                if call != rank.call:  # it was given up
+                    continue
+                rank.call = None
                 # Views, which outlive the rank: it may have ended since.
                 yield Event(rank, kind, (call, rank.results.get(parcel), *rest))
                 return

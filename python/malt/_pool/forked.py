@@ -12,7 +12,6 @@ import selectors
 import signal
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -22,8 +21,8 @@ import numpy.typing as npt
 
 from malt import _errors
 from malt._job import joining
-from malt._job.settings import Settings
 from malt._pool import failures, starting
+from malt._pool.stopped import Stopped
 from malt._rendezvous.driver import Rendezvous
 from malt._rendezvous.exit_code import describe_end
 
@@ -60,7 +59,6 @@ class _Rank:
     answer: bytes = b""
     report: Report = field(default_factory=dict)  # in the answer, once it has ended
     has_ended: bool = False
-    stopped_since: float = math.inf
 
 
 def run(
@@ -86,7 +84,7 @@ def run(
             "`ranks` out, and each rank gives its own part of the data"
         )
     starting.check_ranks(ranks)
-    silence = Settings.read(None, None, None, None).silence
+    stopped = Stopped()
     crew: list[_Rank] = []
     with contextlib.ExitStack() as stack:
         stack.callback(_end, crew)
@@ -97,7 +95,7 @@ def run(
         for one in crew:
             with contextlib.suppress(OSError):  # it has ended, which is heard below
                 one.channel.sendall(json.dumps(rendezvous.environ(one.rank)).encode() + b"\n")
-        _await(crew, watch, silence)
+        _await(crew, watch, stopped)
         return [one.report for one in crew]
 
 
@@ -153,7 +151,7 @@ def _answer(channel: socket.socket, work: Callable[[], Report]) -> _Answer:
         return _Answer({}, failures.describe_with_pickle(error))
 
 
-def _await(crew: list[_Rank], watch: Callable[[], object], silence: float) -> None:
+def _await(crew: list[_Rank], watch: Callable[[], object], stopped: Stopped) -> None:
     """Wait until all have answered; raise the first failure."""
     with selectors.DefaultSelector() as selector:
         for one in crew:
@@ -174,7 +172,7 @@ def _await(crew: list[_Rank], watch: Callable[[], object], silence: float) -> No
                 one.has_ended = True
                 one.report = _report_of(one, _reap(one))
             if any(one.has_ended for one in crew):
-                _check_stopped(crew, silence)
+                _check_stopped(crew, stopped)
             watch()
 
 
@@ -217,28 +215,15 @@ def _report_of(one: _Rank, code: int) -> Report:
     return report
 
 
-def _check_stopped(crew: list[_Rank], silence: float) -> None:
-    """Raise PeerError for a rank that is stopped for so long that others have gone on without it.
-
-    Only for a stopped one: a rank may work for much longer than others.
-    """
-    now = time.monotonic()
-    for one in crew:
-        is_stopped = not one.has_ended and _state_of(one.process) == "T"
-        one.stopped_since = min(one.stopped_since, now) if is_stopped else math.inf
-        if now - one.stopped_since > silence:
-            raise _errors.PeerError(
-                f"rank {one.rank} (process {one.process}) has been stopped for {silence:g} s, and "
-                "was ended; a longer limit: MALT_SILENCE",
-                [one.rank],
-            )
-
-
-def _state_of(process: int) -> str:
-    """Return the state of a process as proc(5) has it: T is stopped by a signal."""
-    with contextlib.suppress(OSError), open(f"/proc/{process}/stat") as file:
-        return file.read().rpartition(") ")[2][:1]
-    return ""
+def _check_stopped(crew: list[_Rank], stopped: Stopped) -> None:
+    """Raise PeerError for a rank that has been stopped for longer than the silence."""
+    at_work = {one.process: one.rank for one in crew if not one.has_ended}
+    for process in stopped.beyond_silence(at_work):
+        raise _errors.PeerError(
+            f"rank {at_work[process]} (process {process}) has been stopped for "
+            f"{stopped.silence:g} s, and was ended; a longer limit: MALT_SILENCE",
+            [at_work[process]],
+        )
 
 
 def _end(crew: list[_Rank]) -> None:

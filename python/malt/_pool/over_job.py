@@ -34,11 +34,12 @@ class JobCalls:
 
     restarts = 0
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, names: naming.Names) -> None:
         self.store = Store(lambda chunk: values.pack(chunk, "a chunk of pool.share()"))
         self.count = 0
         self.chunks_taken = 0
         self._job = job
+        self._names = names
         self._post = Post(job)
         self._ear = Ear()
         self._copies = Copies(self.store, self._post, job.size)
@@ -54,7 +55,7 @@ class JobCalls:
 
         `show` is called with the number of chunks that are done whenever a rank has answered.
         """
-        name = naming.name_of(function)
+        name = self._names.name_of(function)
         argument = values.pack(theta, "theta")
         with self._call() as call:
             summing = Summing(self._post, self._copies, call, name, argument, data, self._job.size)
@@ -67,7 +68,7 @@ class JobCalls:
         self, function: Callable[..., Any], arguments: Sequence[Any], named: Mapping[str, Any]
     ) -> list[Any]:
         """Run a program of MALT on all ranks; return its results by rank."""
-        name = naming.name_of(function)
+        name = self._names.name_of(function)
         argument = values.pack((tuple(arguments), dict(named)), "an argument of pool.run()")
         with self._call() as call:
             members = self._post.live()
@@ -110,10 +111,10 @@ class JobCalls:
             raise
 
 
-def join(job: Job) -> JobCalls | None:
+def join(job: Job, module: str) -> JobCalls | None:
     """Return what makes calls, on rank 0; on the other ranks serve them, and return None.
 
-    Collective over the live ranks of the job.
+    Collective over the live ranks of the job. `module`: the program's, which makes the pool.
 
     Raises:
         malt.ConfigError: the job cannot have a pool, or has one.
@@ -121,10 +122,11 @@ def join(job: Job) -> JobCalls | None:
         malt.PeerError: rank 0 has died.
     """
     serving.begin(job)
+    names = naming.Names(module)
     try:
         if job.rank == 0:
-            return JobCalls(job)
-        serving.serve(job)
+            return JobCalls(job, names)
+        serving.serve(job, names)
     except BaseException:
         serving.end()
         raise

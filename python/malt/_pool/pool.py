@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -59,8 +60,8 @@ class Pool:
     defined anywhere, also in a notebook's cell: they are sent with the variables that they refer
     to. Their output appears in this process's `sys.stdout`, with the rank. An exception
     comes out of the call, with the rank's traceback as its `__cause__`. A rank that dies is started
-    again. Ctrl-C stops the call; a function that goes on for 2 s is killed, and the pool can be
-    used again.
+    again, as is one that is stopped (SIGSTOP) for longer than MALT_SILENCE. Ctrl-C stops the call;
+    a function that goes on for 2 s is killed, and the pool can be used again.
 
     Any thread may call; one call is made at a time. A rank has as many threads of BLAS as there are
     cores for each, unless OMP_NUM_THREADS or its like say otherwise.
@@ -73,10 +74,10 @@ class Pool:
                 pool.sum(cost_and_gradient, theta, data)   # a function at the top of the script
 
     The other ranks serve inside malt.Pool() until rank 0 closes the pool; there the pool is then
-    closed, and so false. Rank 0 computes too. Functions go to the other ranks by name, and
-    data as numbers, never as a pickle. A chunk goes to a rank before the first sum that needs it
-    there, and moves to an idle rank if that pays. The chunks of a rank that dies are done by the
-    others, if the job goes on without it (`malt run --keep-going`).
+    closed, and so false. Rank 0 computes too. Functions go to the other ranks by name, and have to
+    be the program's own; data go as numbers, never as a pickle. A chunk goes to a rank before the
+    first sum that needs it there, and moves to an idle rank if that pays. The chunks of a rank that
+    dies are done by the others, if the job goes on without it (`malt run --keep-going`).
 
     Needs cloudpickle: pip install "malt-sgd[pool]".
     """
@@ -100,7 +101,8 @@ class Pool:
                     f"malt.Pool({ranks!r}, over=...): a pool over a job has the ranks of that job; "
                     "leave the number away"
                 )
-            calls = over_job.join(over)
+            module = sys._getframe(1).f_globals.get("__name__", "__main__")
+            calls = over_job.join(over, module)
             ranks = over.size
         else:
             ranks = _checked(ranks)

@@ -4,6 +4,7 @@
    asks a rank for one thing at a time, unless it has given up the call itself. Only giving chunks
    back is a part of a sum.
 2. A rank says what it gives back whenever it is asked, and that it is nothing if the sum is over.
+3. Only rank 0 makes calls.
 """
 
 from __future__ import annotations
@@ -55,23 +56,25 @@ def end() -> None:
     _is_open = False
 
 
-def serve(job: Job) -> None:
+def serve(job: Job, names: naming.Names) -> None:
     """Serve until rank 0 closes its pool. Collective, after begin().
 
     Raises:
         PeerError: rank 0 has died, or has left the job.
+        DamagedError: another rank makes calls, or rank 0 such as there are not.
     """
     post, ear = Post(job), Ear()
     try:
-        _Server(job, post, ear).serve()
+        _Server(job, post, ear, names).serve()
     finally:
         ear.close()
         post.close()
 
 
 class _Server:
-    def __init__(self, job: Job, post: Post, ear: Ear) -> None:
+    def __init__(self, job: Job, post: Post, ear: Ear, names: naming.Names) -> None:
         self._post = post
+        self._names = names
         self._ear = ear
         self._chunks = Chunks()
         self._hand = Hand()
@@ -104,13 +107,21 @@ class _Server:
             return message
         while True:
             live = self._post.live()  # first: what rank 0 sent before its end is here then
-            if (message := self._post.receive()) is not None:
+            if (message := self._receive()) is not None:
                 return message
             if 0 not in live:
                 raise PeerError(
                     "rank 0, whose malt.Pool this rank serves, has died or left the job", [0]
                 )
             self._post.wait(live)
+
+    def _receive(self) -> Message | None:
+        message = self._post.receive()
+        if message is not None and message.sender != 0:  # rule 3
+            raise DamagedError(
+                f"rank {message.sender} makes calls of malt.Pool, as only rank 0 does"
+            )
+        return message
 
     # A sum
 
@@ -123,7 +134,7 @@ class _Server:
         keys = {chunk: (block, offset) for chunk, block, offset in asked}
         try:
             with self._ear.listening(self._attend):
-                function = naming.find(module, name)
+                function = self._names.find(module, name)
                 argument = values.unpack(self._theta)
                 value = planning.add_up(function, argument, self._begin(hand, keys), total)
                 parts = values.pack(value, "a result")
@@ -151,7 +162,7 @@ class _Server:
         """Take in what comes in the middle of a call."""
         if self._next is not None:  # so that rank 0 need not wait for this rank
             self._post.take_in()
-        while self._next is None and (message := self._post.receive()) is not None:
+        while self._next is None and (message := self._receive()) is not None:
             if message.subject[0] == "back":
                 self._give_back(message.subject[1:])
             else:
@@ -178,7 +189,7 @@ class _Server:
             return [bytes(part) for part in message.parts]
 
         try:
-            function = naming.find(module, name)
+            function = self._names.find(module, name)
             parts = self._program.run(members, allgather, function, argument)
         except StoppedError:
             self._post.send(0, "stopped", call)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -42,6 +43,53 @@ def test_chunks_of_a_killed_rank_are_done_once(ranks: int, tmp_path: Path) -> No
         assert pool.sum(kill_self_once, tmp_path, data) == ALL
         assert pool.stats().restarts == 1
         assert len(pool.run(os.getpid)) == ranks  # it is there again
+
+
+def stop_once(folder: Path, x: Ints) -> int:
+    with contextlib.suppress(FileExistsError):
+        (folder / "stopped").mkdir()
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return int(x.sum())
+
+
+def test_chunks_of_a_rank_that_stays_stopped_are_done_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MALT_SILENCE", "0.3")
+    with malt.Pool(2) as pool:
+        data = pool.share(BITS, chunks=40)
+        with pytest.warns(RuntimeWarning, match=r"rank \d .*stopped for 0.3 s.*MALT_SILENCE"):
+            assert pool.sum(stop_once, tmp_path, data) == ALL
+        assert pool.stats().restarts == 1
+
+
+def test_late_answer_to_a_call_that_was_given_up_is_in_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither does a rank that works for that call take chunks of the next one."""
+    monkeypatch.setattr("malt._pool.crew._KILL_SECONDS", 1.0)
+
+    def work_on(folder: Path, x: Ints) -> int:
+        while not (folder / "next").exists():
+            with contextlib.suppress(KeyboardInterrupt):
+                time.sleep(0.1)
+        return 1 << 50
+
+    with malt.Pool(2) as pool:
+        data = pool.share(BITS, chunks=40)
+        nursery = pool._calls._crew._nursery  # type: ignore[union-attr]
+        assert nursery is not None
+
+        def give_up() -> None:
+            nursery.send_signal(signal.SIGSTOP)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        timer = threading.Timer(0.5, give_up)
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            pool.sum(work_on, tmp_path, data)
+        (tmp_path / "next").touch()
+        assert pool.sum(lambda _, x: int(x.sum()), None, data) == ALL
 
 
 def test_long_results_of_ranks_that_lived_stay_whole(tmp_path: Path) -> None:

@@ -364,7 +364,7 @@ with malt.Pool(over=malt.init(timeout=60)) as pool:
 
 def test_functions_that_other_ranks_cannot_find_are_refused(tmp_path: Path) -> None:
     body = """
-import functools
+import functools, subprocess
 class Model:
     def method(self, theta, x):
         return 0
@@ -382,7 +382,8 @@ with malt.Pool(over=malt.init(timeout=60)) as pool:
         old, first = first, squared_error
         tell(lambda_=error(lambda theta, x: 0), inner=error(outer()), late=error(late),
              method=error(Model().method), partial=error(functools.partial(first, 1)),
-             renamed=error(old), theta=error(first, object()),
+             renamed=error(old), theta=error(first, object()), numpy=error(np.savetxt),
+             library=error(subprocess.getoutput), malt=error(malt.allreduce),
              data=error_of(lambda: pool.share([object()])),
              run=error_of(lambda: pool.run(lambda: 0)),
              again=error_of(lambda: malt.Pool(over=malt.init())))
@@ -404,6 +405,9 @@ tell(left=error_of(lambda: malt.Pool(over=job)))
     assert refused(told["partial"], "no name")
     assert refused(told["renamed"], "means another object")
     assert refused(told["theta"], "theta", "builtins.object")
+    assert refused(told["numpy"], "numpy is not one", "a function of your own")
+    assert refused(told["library"], "subprocess is not one", "a function of your own")
+    assert refused(told["malt"], "malt is not one", "a function of your own")
     assert refused(told["data"], "builtins.object")
     assert refused(told["run"], "<lambda>", "by name", "def")
     assert refused(told["again"], "a pool already")
@@ -415,6 +419,81 @@ tell(left=error_of(lambda: malt.Pool(over=job)))
         assert refused(each["kind"], "malt.init()")
         assert refused(each["left"])
     assert told["rows"] == 4
+
+
+# A rank that writes messages of its own, or rank 0 whose messages somebody has changed.
+LIES = """
+import tempfile
+from malt._pool import over_job, serving
+from malt._job import values
+from malt._pool.post import Post
+
+def harmless(theta, x):
+    return 0
+
+def ask(post, victim, module, name):
+    command = f"touch {flag}"
+    arguments = values.pack(((command,), {}), "arguments")
+    post.send(victim, "run", 1, module, name, [0, 1], parts=arguments)
+    post.send(victim, "sum", 1, module, name, 1, [], parts=values.pack(command, "theta"))
+    post.flush()
+
+flag = os.path.join(tempfile.gettempdir(), "called-by-a-stranger")
+NAMES = [("os", "system"), ("posix", "system"), ("__main__", "os.system"), ("this", "sys.exit"),
+         ("subprocess", "getoutput"), ("malt._launch.run", "main"), ("numpy", "savetxt")]
+"""
+
+
+def test_names_of_other_functions_call_nothing(tmp_path: Path) -> None:
+    body = """
+job = malt.init(timeout=60)
+if rank == 0:
+    serving.begin(job)
+    post = Post(job)
+    for name in NAMES:
+        ask(post, 1, *name)
+    answers = []
+    while len(answers) < 2 * len(NAMES):
+        if message := post.receive():
+            answers.append(message.subject)
+        else:
+            post.wait([0, 1])
+    tell(answers=answers, called=os.path.exists(flag))
+    post.send(1, "close")
+    post.flush()
+    post.close()
+else:
+    malt.Pool(over=job)
+"""
+    told = run_job(tmp_path, 2, LIES + body).told[0]
+    assert not told["called"]
+    for kind, _, error, text, *_ in told["answers"]:
+        assert (kind, error) == ("failed", "malt.ConfigError")
+        assert "is not one" in text or "no function" in text
+
+
+def test_calls_of_another_rank_than_0_are_refused(tmp_path: Path) -> None:
+    body = """
+job = malt.init(timeout=60)
+if rank == 1:
+    serving.begin(job)
+    post = Post(job)
+    ask(post, 2, "__main__", "harmless")
+    while not flag_is_up("refused"):
+        time.sleep(.01)
+elif rank == 2:
+    try:
+        malt.Pool(over=job)
+    except malt.Error as error:
+        tell(error=str(error))
+    raise_flag("refused")
+else:
+    with malt.Pool(over=job):
+        while not flag_is_up("refused"):
+            time.sleep(.01)
+"""
+    result = run_job(tmp_path, 3, LIES + body, "--keep-going")
+    assert "rank 1 makes calls of malt.Pool, as only rank 0 does" in result.told[2]["error"]
 
 
 def test_job_whose_ranks_rejoin_is_refused(tmp_path: Path) -> None:
