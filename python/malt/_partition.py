@@ -3,16 +3,14 @@
 The kernels are in `src/learn/partition.cpp`. `malt.ps.Table`, `malt.sparse_vector` and
 `malt.MatrixFactorization` take a Partition as `partition=`.
 
-May import: `malt._arguments`, `malt._core_import`, `malt._errors`.
+May import: `malt._arguments`, `malt._core_import`, `malt._errors`, `malt._npy`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import io
 import os
 import zlib
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +19,7 @@ import numpy.typing as npt
 from malt import _core_import as core
 from malt._arguments import whole
 from malt._errors import ConfigError
+from malt._npy import Npz
 
 Placed = npt.NDArray[np.int32]
 
@@ -161,15 +160,15 @@ class Partition:
             ConfigError: the file has no partition, or is damaged.
             OSError: it cannot be read.
         """
-        data = Path(path).read_bytes()
-        try:
-            return _read(data)
-        except Exception as error:  # NumPy's, zipfile's and those of several decompressors
-            why = f": {error}" if isinstance(error, ConfigError) else ""  # others name internals
-            raise ConfigError(
-                f"{os.fspath(path)!r} has no partition{why}; it must be a file that "
-                "Partition.save() wrote: save it once more"
-            ) from error
+        with open(path, "rb") as file:
+            try:
+                return _read(Npz(file, "the file"))
+            except (ConfigError, TypeError, ValueError) as error:
+                why = f": {error}" if isinstance(error, ConfigError) else ""  # others: internals
+                raise ConfigError(
+                    f"{os.fspath(path)!r} has no partition{why}; it must be a file that "
+                    "Partition.save() wrote: save it once more"
+                ) from error
 
 
 def partition(
@@ -290,10 +289,7 @@ class _Pattern(NamedTuple):
         return self.starts, self.columns, self.width
 
 
-def _read(data: bytes) -> Partition:
-    saved = np.load(io.BytesIO(data), allow_pickle=False)
-    if not isinstance(saved, np.lib.npyio.NpzFile):
-        raise ConfigError("it has one array")
+def _read(saved: Npz) -> Partition:
     if missing := {"rows", "columns", "shared", "parts"} - set(saved):
         raise ConfigError(f"{', '.join(sorted(missing))} missing")
     return Partition(saved["rows"], saved["columns"], saved["shared"], saved["parts"].item())

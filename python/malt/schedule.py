@@ -17,6 +17,7 @@ Strategies for Distributed Machine Learning).
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -26,7 +27,13 @@ import numpy.typing as npt
 
 from malt._arguments import number, whole
 from malt._core_import import SUM, Update, Vector
-from malt._errors import ConfigError, PeerError, TimeoutError, describe_ranks  # noqa: A004
+from malt._errors import (
+    ConfigError,
+    Error,
+    PeerError,
+    TimeoutError,  # noqa: A004
+    describe_ranks,
+)
 from malt._job import job as jobs
 from malt._job import joining, missed
 from malt._job.agreement import Report, Together, check_alike
@@ -37,7 +44,8 @@ __all__ = ["Program", "Result", "independent", "run"]
 Array = npt.NDArray[Any]
 _CALL = "malt.schedule.run()"
 _DTYPES = ("float32", "float64", "int32", "int64")
-_MARK = 1  # the last value of an update: 0, or _MARK if its sender has ended early
+# The last value of an update: 0 of a round, or why its sender begins no further one.
+_ENDS, _ENDED = 1, 2  # it meets the others in the agreement at the end, or has raised its error
 
 
 class Result(NamedTuple):
@@ -105,9 +113,10 @@ def run(
         ConfigError: an argument is out of range or differs between ranks, schedule() returned
             another number of parts than there are ranks, or push() None, more values than `length`
             or values that `dtype` does not hold, such as fractions for an int64. In a job also:
-            schedule(), push() or pull() raised an exception on a rank, which the message names.
-            Raised on every rank. Ranks may have pulled different numbers of rounds, as after a
-            PeerError.
+            schedule(), push() or pull() raised an exception on a rank, which the message names, or
+            a rank has ended the call early, by an interrupt or at the time limit of a wait. Raised
+            on every rank; one that has ended early raises its own error instead. Ranks may have
+            pulled different numbers of rounds, as after a PeerError.
         TimeoutError: the ranks that it names did not push for longer than malt.init()'s timeout, or
             their schedule() ended in another round.
         PeerError: a rank has died, on all ranks that are left. Some of them may have pulled up to
@@ -210,6 +219,15 @@ class _Begun(NamedTuple):
     own: Array
 
 
+class _Agreed(NamedTuple):
+    """The answer of an agreement."""
+
+    ranks: list[int]  # those that take part
+    ended: set[int]  # others that have told one of these that they ended the call early
+    has_missed: bool  # one of `ranks` lacks results of a round
+    has_failed: bool  # the program of one of them has raised an exception
+
+
 class _Running:
     """A program that this process runs, alone. The same rounds are in flight as in a job."""
 
@@ -245,7 +263,7 @@ class _Running:
                 results = self._receive(ranks)
                 if results is None:
                     # The others see the mark at the latest when they gather this round.
-                    self._send(np.zeros(length), _MARK)
+                    self._send(np.zeros(length), _ENDS)
                     return
                 with self._in_program():
                     self._program.pull(results)
@@ -290,11 +308,12 @@ class _RunningInJob(_Running):
     def __init__(self, program: Program, options: _Options) -> None:
         job = jobs.current()
         super().__init__(program, options, job.rank)
-        self._limit = job.settings.timeout
+        self._size, self._limit = job.size, job.settings.timeout
+        self._ended: set[int] = set()  # ranks that have told so
         turns = range(options.staleness + 1)
         self._buffers = [np.zeros(options.length + 1, options.dtype) for _ in turns]
         self._vectors = [vector(buffer) for buffer in self._buffers]
-        self._counts = np.zeros(job.size + 2)
+        self._counts = np.zeros(2 * job.size + 2)
         self._agreement: Vector = vector(self._counts)
         for each in (*self._vectors, self._agreement):
             missed.excuse_departures(each)  # the PeerError tells of them
@@ -304,15 +323,43 @@ class _RunningInJob(_Running):
             each.close()
 
     def run(self) -> int:
-        ranks, _, _ = self._agree(False, False)
         try:
-            self._run(ranks)
-        except Exception:
-            if self._failure is None:
-                raise
-            self._send(np.zeros(self._options.length), _MARK)
+            ranks = self._agree(False, False).ranks
+            try:
+                self._run(ranks)
+            except Exception:
+                if self._failure is None:
+                    raise
+                self._send(np.zeros(self._options.length), _ENDS)
+            end = self._agree_at_end()
+        except BaseException:
+            # The others cannot tell a rank that closes its vectors from one that has died.
+            with contextlib.suppress(Error):  # this rank was evicted, or has left
+                self._send(np.zeros(self._options.length), _ENDED)
+            raise
+        lost = sorted(set(ranks) - set(end.ranks))
+        dead = sorted(set(lost) - end.ended - self._told_since()) if lost else []
+        if end.has_failed and dead == lost:
+            _raise_together(self._failure)
+        if lost and not dead:
+            raise ConfigError(
+                f"{_CALL}: {_have(lost)} ended this call early, by an interrupt or at the time "
+                f"limit of a wait; this rank has pulled {_rounds(self._pulled)}: put back a state "
+                "that all ranks have, and run the rest"
+            ) from self._failure
+        if dead or end.has_missed:
+            who, in_flight = _have(dead) if dead else "a rank has", len(self._flight)
+            raise PeerError(
+                f"{who} died or left the job; this rank has pulled {_rounds(self._pulled)}; "
+                f"{_rounds(in_flight)} that had begun {'is' if in_flight == 1 else 'are'} lost: "
+                "put back a state that all ranks have, and run the rest",
+                dead,
+            )
+        return self._pulled
+
+    def _agree_at_end(self) -> _Agreed:
         try:
-            left, misses, failed = self._agree(bool(self._flight), self._failure is not None)
+            return self._agree(bool(self._flight), self._failure is not None)
         except TimeoutError as error:
             raise TimeoutError(
                 f"{_CALL}: this rank ended after {_rounds(self._pulled)}, and "
@@ -320,30 +367,35 @@ class _RunningInJob(_Running):
                 "the same round on all ranks, or give malt.init() a longer timeout",
                 error.ranks,
             ) from (self._failure or error)
-        if failed:
-            _raise_together(self._failure)
-        lost = sorted(set(ranks) - set(left))
-        if lost or misses:
-            who, in_flight = _have(lost) if lost else "a rank has", len(self._flight)
-            raise PeerError(
-                f"{who} died or left the job; this rank has pulled {_rounds(self._pulled)}; "
-                f"{_rounds(in_flight)} that had begun {'is' if in_flight == 1 else 'are'} lost: "
-                "put back a state that all ranks have, and run the rest",
-                lost,
-            )
-        return self._pulled
 
-    def _agree(self, has_missed: bool, has_failed: bool) -> tuple[list[int], bool, bool]:
-        """Return the ranks that take part, and whether any of them has missed one or has failed.
+    def _told_since(self) -> set[int]:
+        """Return the ranks that have told that they ended the call early."""
+        for each in self._vectors:
+            each.gather(lambda _, updates: self._note_ended(updates))
+        return self._ended
 
-        These are the same on all ranks.
-        """
+    def _agree(self, has_missed: bool, has_failed: bool) -> _Agreed:
+        """Tell the other ranks how this one fares. All that take part get the same answer."""
         self._counts[:] = 0
-        self._counts[self._rank] = 1
+        told = self._counts[:-2].reshape(2, self._size)
+        told[0, self._rank] = 1
+        told[1, list(self._ended)] = 1
         self._counts[-2:] = has_missed, has_failed
-        self._agreement.allreduce(SUM)
-        *counts, misses, failed = self._counts.tolist()
-        return [rank for rank, count in enumerate(counts) if count > 0], misses > 0, failed > 0
+        self._add_counts()
+        here, ended = (np.flatnonzero(row).tolist() for row in told)
+        missed_any, failed_any = (self._counts[-2:] > 0).tolist()
+        return _Agreed(here, set(ended) - set(here), missed_any, failed_any)
+
+    def _add_counts(self) -> None:
+        late = time.monotonic() + self._limit
+        while True:
+            try:
+                self._agreement.allreduce(SUM, timeout=max(late - time.monotonic(), 0.0))
+                return
+            except TimeoutError:
+                # One rank that gives up ends the wait of all; the others go on without it.
+                if time.monotonic() >= late:
+                    raise
 
     def _send(self, values: Array, mark: int) -> None:
         turn = self._begun % len(self._vectors)
@@ -356,8 +408,9 @@ class _RunningInJob(_Running):
 
         def keep(_: Array, updates: list[Update]) -> None:
             for update in updates:
-                if update.values[-1] != _MARK:
+                if update.values[-1] == 0:
                     values[update.rank] = np.array(update.values[:-1])
+            self._note_ended(updates)
 
         try:
             self._vectors[self._pulled % len(self._vectors)].gather(keep, staleness=0)
@@ -369,6 +422,9 @@ class _RunningInJob(_Running):
                 error.ranks,
             ) from error
         return values
+
+    def _note_ended(self, updates: list[Update]) -> None:
+        self._ended |= {update.rank for update in updates if update.values[-1] == _ENDED}
 
 
 def _rounds(count: int) -> str:

@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from malt._errors import ConfigError, DamagedError
+from malt._npy import check_room
 
 Array = npt.NDArray[Any]
 
@@ -177,6 +178,7 @@ class SafetensorsFile(Mapping[str, Array]):
                 f"{self.path}: array {name!r} has dtype {entry.code}, which NumPy lacks; convert "
                 f"it to one of {', '.join(_DTYPES)}"
             )
+        check_room(f"{self.path}: array {name!r}", entry.end - entry.begin)
         try:
             array = np.empty(entry.shape, _DTYPES[entry.code])
         except ValueError as error:  # more dimensions than NumPy allows, or larger than any memory
@@ -254,7 +256,7 @@ class SafetensorsFile(Mapping[str, Array]):
     def _parse_checksums(self) -> dict[str, int]:
         try:
             checksums = json.loads(self.notes[_CHECKSUMS])
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self._damaged(f"its checksums are no JSON: {error}") from error
         if not isinstance(checksums, dict):
             raise self._damaged("its checksums are no JSON object")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
@@ -15,9 +16,17 @@ from malt._checkpoint.safetensors import Array, SafetensorsFile, open_file
 from malt._core_import import DeviceVector, Vector
 from malt._errors import ConfigError
 from malt._job.vector_types import SPARSE_VECTORS, SparseVector
+from malt._npy import Npz, read_array, read_header
 
 SUFFIXES = (".safetensors", ".npz", ".npy")
-Source = Mapping[str, Array]  # a file's arrays
+
+
+class Source(Collection[str], Protocol):
+    """A file's arrays, by name. What the file says of an array is known before it is read."""
+
+    def __getitem__(self, name: str, /) -> Array: ...
+    def shape_of(self, name: str) -> tuple[int, ...]: ...
+    def dtype_of(self, name: str) -> np.dtype[Any] | None: ...
 
 
 def arrays_of(name: str, vector: Any) -> dict[str, Array]:
@@ -55,44 +64,41 @@ def opened(path: Path, names: Collection[str]) -> Iterator[Source]:
         yield SafetensorsFile(path)
         return
     with open_file(path) as file:
-        loaded = _by_numpy(path, lambda: np.load(file, allow_pickle=False))
-        if not isinstance(loaded, np.ndarray):
-            yield _Zipped(path, loaded)
+        if path.suffix == ".npz":
+            yield Npz(file, str(path))
         elif len(names) > 1:
             raise ConfigError(
                 f"{path} has one array, and is to be put into {len(names)} vectors "
                 f"({listed(names)}); put them into an .npz or .safetensors file"
             )
         else:
-            yield dict.fromkeys(names or ["array"], loaded)
+            yield _Single(path, file, next(iter(names), "array"))
 
 
-class _Zipped(Mapping[str, Array]):
-    """The arrays of an .npz file; each is read when it is requested."""
+class _Single(Mapping[str, Array]):
+    """The array of an .npy file, by a name that the caller gives it."""
 
-    def __init__(self, path: Path, file: Mapping[str, Any]) -> None:
-        self._path, self._file = path, file
+    def __init__(self, path: Path, file: BinaryIO, name: str) -> None:
+        self._path, self._file, self._name = str(path), file, name
+        self._header = read_header(file, self._path, os.fstat(file.fileno()).st_size)
 
     def __len__(self) -> int:
-        return len(self._file)
+        return 1
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._file)
+        return iter([self._name])
 
     def __getitem__(self, name: str) -> Array:
-        if name not in self._file:
+        if name != self._name:
             raise KeyError(name)
-        array: Array = _by_numpy(self._path, lambda: self._file[name])
-        return array
+        self._file.seek(self._header.offset)
+        return read_array(self._file, self._path, self._header)
 
+    def shape_of(self, _: str) -> tuple[int, ...]:
+        return self._header.shape
 
-def _by_numpy(path: Path, read: Callable[[], Any]) -> Any:
-    """Call `read`. NumPy, zipfile and their libraries raise any kind of error for damaged files."""
-    try:
-        return read()
-    except Exception as error:
-        why = str(error) or type(error).__name__
-        raise ConfigError(f"{path} cannot be read: {why}") from error
+    def dtype_of(self, _: str) -> np.dtype[Any]:
+        return self._header.dtype
 
 
 def prepare(
@@ -157,6 +163,9 @@ def _prepare_sparse(
                 f"{origin}: sparse vector {name!r} has dim {dim}, and the one it is for "
                 f"{vector.dim}; make that like it"
             )
+        _check_named(f"{name}/indices", source, origin)
+        elements = math.prod(source.shape_of(f"{name}/indices"))
+        _check_capacity(name, vector, elements, "", origin)
         indices.append(_fetch(f"{name}/indices", source, origin, np.dtype(np.int32), None))
         values.append(_fetch(f"{name}/values", source, origin, dtype, indices[-1].shape))
         if indices[-1].ndim != 1 or np.any((indices[-1] < 0) | (indices[-1] >= dim)):
@@ -164,17 +173,24 @@ def _prepare_sparse(
                 f"{origin}: {name}/indices is not one row of numbers from 0 to below {dim}"
             )
     union, places = np.unique(np.concatenate(indices), return_inverse=True)
-    if len(union) > vector.capacity:
-        raise ConfigError(
-            f"{origin}: sparse vector {name!r} has {len(union)} elements (of {len(sources)} ranks "
-            f"together), and the one it is for a capacity of {vector.capacity}; make that larger"
-        )
+    together = f" (of {len(sources)} ranks together)"
+    _check_capacity(name, vector, len(union), together, origin)
     sums = []
     for summand in _summands(name, np.concatenate(values), len(sources)):
         sums.append(np.zeros(len(union), _wide(summand)))
         np.add.at(sums[-1], places, summand)
     fresh = _mean(sums, len(sources)).astype(dtype)
     return lambda: vector.set(union, fresh)
+
+
+def _check_capacity(
+    name: str, vector: SparseVector, elements: int, together: str, origin: Path
+) -> None:
+    if elements > vector.capacity:
+        raise ConfigError(
+            f"{origin}: sparse vector {name!r} has {elements} elements{together}, and the one it "
+            f"is for a capacity of {vector.capacity}; make that larger"
+        )
 
 
 def _fetch(
@@ -185,21 +201,22 @@ def _fetch(
     shape: tuple[int, ...] | None,
 ) -> Array:
     """Return an array of this dtype, and of this shape unless that is None."""
-    try:
-        array = source[name]
-    except KeyError:
-        raise ConfigError(
-            f"{origin} has no array {name!r}; it has {listed(source)}: name the vectors so"
-        ) from None
-    if not isinstance(array, np.ndarray):  # np.load returns bytes for a member that is no array
-        raise ConfigError(f"{origin}: {name!r} is no array")
-    if array.dtype.newbyteorder("=") != dtype or shape not in (None, array.shape):
+    _check_named(name, source, origin)
+    said, said_shape = source.dtype_of(name), source.shape_of(name)
+    if said is not None and (said.newbyteorder("=") != dtype or shape not in (None, said_shape)):
         need = f"{dtype}" if shape is None else f"{dtype} of shape {shape}"
         raise ConfigError(
-            f"{origin}: array {name!r} is {array.dtype} of shape {array.shape}, and the vector "
+            f"{origin}: array {name!r} is {said} of shape {said_shape}, and the vector "
             f"takes {need}; make the vector like it, or convert the array in the file"
         )
-    return array
+    return source[name]
+
+
+def _check_named(name: str, source: Source, origin: Path) -> None:
+    if name not in source:
+        raise ConfigError(
+            f"{origin} has no array {name!r}; it has {listed(source)}: name the vectors so"
+        )
 
 
 def _wide(summand: Array) -> type[np.number[Any]]:

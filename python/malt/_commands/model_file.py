@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import io
 import json
-import math
-import secrets
-import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from malt._data.files import reading
+from malt._drafted import drafted
 from malt._errors import ConfigError
 
 if TYPE_CHECKING:
@@ -54,44 +49,28 @@ def load(path: str) -> dict[str, npt.NDArray[Any]]:
     Raises:
         ConfigError: there is no such file, or `malt train --out` has not written it.
     """
+    from malt._npy import Npz
+
     with reading(path), open(path, "rb") as file:
         is_archive = file.read(2) == b"PK"  # every .npz begins so
         size = file.seek(0, io.SEEK_END)
-        members = {}
-        if is_archive:
-            archive = zipfile.ZipFile(file)
-            members = {member.filename: member for member in archive.infolist()}
-        if "malt_model.npy" not in members:
+        if not is_archive or "malt_model" not in (model := Npz(file, path)):
             raise ConfigError(f"{path} is no model: `malt train --out` has not written it")
-        wanted = _OF_RATINGS if "user_factors.npy" in members else _LINEAR
-        arrays = {}
-        for name in wanted:
-            member = members.get(f"{name}.npy")
-            if member is not None:
-                if member.compress_size != member.file_size or member.file_size > size:
-                    raise ConfigError(
-                        f"{path}: {name} is {member.file_size} bytes out of "
-                        f"{member.compress_size}, in a file of {size}; `malt train --out` "
-                        "compresses nothing"
-                    )
-                arrays[name] = _read(path, name, archive.read(member))
-    return arrays
-
-
-def _read(path: str, name: str, content: bytes) -> npt.NDArray[Any]:
-    """Read a member's array, after a check that it is as long as its header says."""
-    import numpy as np
-    from numpy.lib import format as npy
-
-    file = io.BytesIO(content)
-    version = npy.read_magic(file)
-    read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, is_fortran, dtype = read_header(file)
-    stored = len(content) - file.tell()
-    if dtype.hasobject or math.prod(shape) * dtype.itemsize != stored:
-        raise ConfigError(f"{path}: {name} is not {shape} of {dtype}: it has {stored} bytes")
-    array = np.frombuffer(content, dtype, math.prod(shape), file.tell())
-    return array.reshape(shape[::-1]).T if is_fortran else array.reshape(shape)
+        wanted = _OF_RATINGS if "user_factors" in model else _LINEAR
+        names = [name for name in wanted if name in model]
+        for name in names:
+            if model.is_compressed(name):
+                raise ConfigError(
+                    f"{path}: {name} is compressed; `malt train --out` compresses nothing: train "
+                    "the model again"
+                )
+        claimed = sum(model.size_of(name) for name in names)
+        if claimed > size:
+            raise ConfigError(
+                f"{path} is damaged: its arrays are said to have {claimed:,} bytes, and the file "
+                f"has {size:,}; train the model again"
+            )
+        return {name: model[name] for name in names}
 
 
 def check(
@@ -122,21 +101,3 @@ def check(
             "with the rest"
         )
     return array
-
-
-@contextmanager
-def drafted(path: str, mode: str) -> Iterator[Any]:
-    """Yield a file to write; it replaces the file at `path` once all of it is written."""
-    if Path(path).exists() and not Path(path).is_file():  # a device or a pipe stays what it is
-        with open(path, mode) as file:
-            yield file
-        return
-    target = Path(path).resolve()
-    # A name at which nobody can have put a link; besides, mode "x" follows no link.
-    draft = target.with_name(f"{target.name}.{secrets.token_hex(8)}.draft")
-    try:
-        with draft.open(mode.replace("w", "x")) as file:
-            yield file
-        draft.rename(target)
-    finally:
-        draft.unlink(missing_ok=True)

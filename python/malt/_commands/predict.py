@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from malt._commands import train
 from malt._commands.examples import DATA_OPTIONS, Trained, add_data_options, predict, score
-from malt._commands.model_file import check, drafted, load
+from malt._commands.model_file import check, load
+from malt._drafted import drafted
 from malt._errors import ConfigError
 
 if TYPE_CHECKING:

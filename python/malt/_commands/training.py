@@ -10,11 +10,11 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from malt._commands.model_file import settings_of
 from malt._commands.option_names import named_as_typed
+from malt._drafted import drafted
 from malt._errors import ConfigError
 
 
@@ -67,6 +67,8 @@ def tell(parsed: argparse.Namespace, model: Any, ranks: Mapping[int, Mapping[str
     if len(ranks) > len(report.sums(model.history_)):
         title += f", rank 0 of {len(ranks)}"
     if parsed.report is not None:
-        Path(parsed.report).write_text(report.page(title, model.history_, settings_of(model)))
+        with drafted(parsed.report, "w") as file:
+            file.write(report.page(title, model.history_, settings_of(model)))
     if parsed.trace is not None:
-        Path(parsed.trace).write_text(json.dumps(report.trace(model.history_)))
+        with drafted(parsed.trace, "w") as file:
+            json.dump(report.trace(model.history_), file)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import zipfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -16,6 +15,11 @@ from malt._data.files import extra
 from malt._data.parts import Part
 from malt._data.reader import Contents, Reading, Rows, csr
 from malt._errors import ConfigError, DamagedError
+from malt._npy import Npz, check_room, read_header, read_into
+
+_BY_CHUNKS = "read it in chunks, chunk_rows=, or with ranks on more hosts"
+_MOST_FORMAT_BYTES = 1024  # of the array with the name of a matrix's format
+_MOST_DIMENSIONS = 64  # NumPy's limit
 
 
 class StoredArray:
@@ -24,27 +28,19 @@ class StoredArray:
     def __init__(self, file: Any, name: str, size: int) -> None:
         """`size` is how many bytes the file has."""
         self._file, self._name = file, name
-        version = np.lib.format.read_magic(file)
-        headers = {
-            (1, 0): np.lib.format.read_array_header_1_0,
-            (2, 0): np.lib.format.read_array_header_2_0,
-        }
-        if version not in headers:
-            raise ConfigError(f"{name} has version {version} of .npy; versions 1 and 2 are read")
-        self.shape, self._is_fortran, self.dtype = headers[version](file)
+        header = read_header(file, name, size)
+        self.shape, self._is_fortran, self.dtype, self._offset = header
         if self.dtype.kind not in "biuf" or not self.shape:
             raise ConfigError(
                 f"{name} holds {self.dtype} of shape {self.shape}; it must hold rows of numbers: "
                 "save array.astype(float)"
             )
-        missing = file.tell() + math.prod(self.shape) * self.dtype.itemsize - size
-        if missing > 0 or min(self.shape) < 0:
-            raise DamagedError(f"{name} is cut short: {missing} bytes are missing")
-        self._offset = file.tell()
 
     def read(self, first: int, last: int) -> npt.NDArray[Any]:
         """Return the rows from `first` to before `last`."""
         row_shape = self.shape[1:]
+        needed = (last - first) * math.prod(row_shape) * self.dtype.itemsize
+        check_room(self._name, needed, _BY_CHUNKS)
         if not self._is_fortran or not row_shape:
             row = int(np.prod(row_shape))
             return self._items(first * row, (last - first) * row).reshape(last - first, *row_shape)
@@ -55,44 +51,9 @@ class StoredArray:
 
     def _items(self, first: int, count: int) -> npt.NDArray[Any]:
         items = np.empty(count, self.dtype)
-        left = items.view(np.uint8).data
         self._file.seek(self._offset + first * self.dtype.itemsize)
-        while left:
-            got = self._file.readinto(left)
-            if not got:
-                raise DamagedError(f"{self._name} is cut short: {len(left)} bytes are missing")
-            left = left[got:]
+        read_into(self._file, self._name, items.view(np.uint8))
         return items
-
-
-class _Place:
-    """A view of an open file that keeps a position of its own.
-
-    An uncompressed member of a zip archive seeks from where the archive was read last (CPython 3.12
-    and 3.13 before python/cpython#127847). So without this, reading one member moves the position
-    in another.
-    """
-
-    def __init__(self, file: Any) -> None:
-        self._file, self._at = file, 0
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        if whence == io.SEEK_CUR:
-            offset, whence = self._at + offset, io.SEEK_SET
-        self._at = self._file.seek(offset, whence)
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        self._file.seek(self._at)
-        data: bytes = self._file.read(size)
-        self._at += len(data)
-        return data
 
 
 def read_npy(part: Part, asked: Reading) -> Iterator[Rows]:
@@ -157,27 +118,36 @@ class _Members:
     def __init__(self, file: Any, name: str) -> None:
         self.name = name
         self._file = file
-        self._infos = {info.filename: info for info in zipfile.ZipFile(_Place(file)).infolist()}
-        self.names = {member.removesuffix(".npy") for member in self._infos}
+        self._npz = Npz(file, name)
+        self.names = set(self._npz)
 
     def stored(self, member: str) -> StoredArray | None:
-        if (info := self._infos.get(f"{member}.npy")) is None:
+        if member not in self._npz:
             return None
-        return StoredArray(self._open(info), f"{self.name}, array {member}", info.file_size)
+        return StoredArray(
+            self._npz.open(member), self._npz.label(member), self._npz.size_of(member)
+        )
 
     def matrix_format(self) -> str:
         """Return the format of a saved matrix; "" if there is none."""
-        if "format.npy" not in self._infos:
+        if "format" not in self._npz:
             return "csr" if "indptr" in self.names else ""
-        with self._open(self._infos["format.npy"]) as file:
-            text = np.lib.format.read_array(file, allow_pickle=False).item()
+        if (size := self._npz.size_of("format")) > _MOST_FORMAT_BYTES:
+            raise DamagedError(
+                f"{self.name} holds no sparse matrix: the name of its format takes {size:,} bytes, "
+                f"of at most {_MOST_FORMAT_BYTES}"
+            )
+        text = self._npz["format"].item()
         return text.decode() if isinstance(text, bytes) else str(text)
 
     def matrix(self) -> Any:
         """Return the saved matrix."""
         sparse = extra("scipy.sparse", "a sparse matrix")
+        needed = sum(self._npz.size_of(name) for name in self._npz)
+        check_room(self.name, needed, "save it as a CSR matrix, which can be read in chunks")
         try:
-            matrix = sparse.load_npz(_Place(self._file))
+            self._file.seek(0)
+            matrix = sparse.load_npz(self._file)
             if hasattr(matrix, "check_format"):
                 matrix.check_format(full_check=True)  # SciPy reads where the indices say
         except (ValueError, LookupError, NotImplementedError) as error:
@@ -186,9 +156,6 @@ class _Members:
         if matrix.dtype.kind not in "biuf":
             raise ConfigError(f"{self.name} holds a matrix of {matrix.dtype}; it must hold numbers")
         return _no_half(matrix)
-
-    def _open(self, info: zipfile.ZipInfo) -> Any:
-        return zipfile.ZipFile(_Place(self._file)).open(info)
 
 
 def _no_half(values: Any) -> Any:
@@ -221,6 +188,8 @@ def _csr_rows(members: _Members) -> tuple[int, int, Read]:
     arrays = [members.stored(one) for one in ("shape", "indptr", "indices", "data")]
     if (shape := arrays[0]) is None or any(one is None for one in arrays):
         raise ConfigError(f"{name} has no shape, indptr, indices or data: no CSR matrix")
+    if len(shape.shape) != 1 or shape.shape[0] > _MOST_DIMENSIONS:
+        raise DamagedError(f"{name} is no CSR matrix: its shape has the shape {shape.shape}")
     rows, features = _shape(name, "the matrix", tuple(shape.read(0, shape.shape[0]).tolist()))
     indptr, columns, values = (one for one in arrays[1:] if one is not None)
     if indptr.shape != (rows + 1,) or columns.shape != values.shape or len(values.shape) != 1:

@@ -5,6 +5,7 @@ The memory is a memory file a rank, which other processes find in /proc/<pid>/fd
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -20,13 +21,18 @@ _TOTALS_BYTES = 1 << 16
 _PEER_BYTES = 32
 
 
+def bytes_for(size: int) -> int:
+    """Return how large the memory is for one rank of a job of `size`."""
+    return _EVENT_BYTES + _REPORTS_BYTES + _TOTALS_BYTES + size * _PEER_BYTES
+
+
 def make(size: int) -> int:
     """Make memory for one rank of a job of `size`; return its descriptor.
 
     Raises:
         ConfigError: the system has none left.
     """
-    needed = _EVENT_BYTES + _REPORTS_BYTES + _TOTALS_BYTES + size * _PEER_BYTES
+    needed = bytes_for(size)
     try:
         descriptor = os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except OSError as error:
@@ -50,8 +56,14 @@ def check_writable(path: Path, asked: str) -> None:
         ConfigError: it cannot.
     """
     try:
-        with path.open("a"):
+        target = path.resolve()  # the file is drafted beside it
+        is_new = not target.exists()
+        with target.open("a"):
             pass
+        if is_new:
+            target.unlink(missing_ok=True)
+        elif target.is_file() and not os.access(target.parent, os.W_OK):
+            raise PermissionError(errno.EACCES, "its folder is read-only")
     except OSError as error:
         raise ConfigError(
             f"{asked} {path} cannot be written: {error.strerror}; give a file in a folder that is "

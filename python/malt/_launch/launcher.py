@@ -407,8 +407,11 @@ class Launcher:
     def _open_to_scale(self, stack: contextlib.ExitStack) -> None:
         try:
             self._scale = stack.enter_context(contextlib.closing(ScaleServer(self._change)))
-        except OSError as error:  # perhaps a launcher of this number in another container
-            self._say(f"`malt scale` will not reach this job: {error}")
+        except OSError as error:
+            self._say(
+                f"`malt scale` will not reach this job: {error}; set TMPDIR to a folder of this "
+                "host that can be written"
+            )
             return
         self._host.selector.register(self._scale, selectors.EVENT_READ)
 

@@ -1,10 +1,9 @@
 """Lets a client have ranks added to the elastic job of a running `malt run`, or have some leave.
 
-They use a socket in Linux's abstract namespace: it has no file, and it vanishes with the launcher.
-Its name is random, so that nobody can take it first. A client finds it in /proc/net/unix, and
-learns that it is the launcher's from /proc/PID/fd, which only the launcher's user and root may
-read. Each side also asks the kernel which user the other one is; only the same user and root are
-accepted.
+They use a socket whose file is removed at once, so that it vanishes with the launcher. The launcher
+keeps a descriptor of the file, and a client connects to it through /proc/PID/fd, which only the
+launcher's user and root may use: other users cannot fill the queue of clients. Each side also asks
+the kernel which user the other one is; only the same user and root are accepted.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 import socket
 import struct
+import tempfile
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -28,23 +27,20 @@ _SECONDS = 1.0  # how long the launcher waits for a client, which sends its requ
 _ANSWER_SECONDS = 30.0  # how long the client waits for the launcher, which may be busy
 _DONE, _REFUSED = b"+", b"!"
 COUNT, LEAVE = "count", "leave"  # what a request is about: a number of ranks, or a rank
-_PREFIX = "malt-run-"
+_PREFIX, _NAME = "malt-run-", "scale"
+_FILE = re.compile(rf"/{_PREFIX}[^/]+/{_NAME}( \(deleted\))?$")
 
 
 def name_of(process: int) -> str | None:
-    """Return the name of the launcher's socket, or None if it has none.
+    """Return a name of the launcher's socket, or None if it has none.
 
     Raises:
         OSError: there is no such process, or it is another user's.
     """
-    sockets = set()
     for descriptor in Path(f"/proc/{process}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            sockets.add(str(descriptor.readlink()))
-    for line in Path("/proc/net/unix").read_text(errors="replace").splitlines():
-        found = re.search(rf" (\d+) @({_PREFIX}[0-9a-f]+)$", line)  # inode, name
-        if found is not None and f"socket:[{found[1]}]" in sockets:
-            return found[2]
+            if _FILE.search(str(descriptor.readlink())):
+                return str(descriptor)
     return None
 
 
@@ -72,7 +68,7 @@ def ask(launcher: int, what: str, number: int) -> str:
             name = name_of(launcher)
             if name is None:
                 raise ConfigError(f"process {launcher} is not a `malt run --elastic`")
-            connection.connect(f"\0{name}")
+            connection.connect(name)
             process, user = peer_of(connection)
             if process != launcher or os.getuid() not in (0, user):
                 raise ConfigError(f"process {launcher} is not a `malt run --elastic` of this user")
@@ -102,14 +98,24 @@ class ScaleServer:
     """
 
     def __init__(self, change: Callable[[str, int], None]) -> None:
+        """Listen.
+
+        Raises:
+            OSError: the folder for temporary files cannot be written.
+        """
         self._change = change
         self._waiting: deque[socket.socket] = deque()  # clients that wait for an answer
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-        self._socket.bind(f"\0{_PREFIX}{secrets.token_hex(16)}")
+        try:
+            self._file = _bind(self._socket)
+        except OSError:
+            self._socket.close()
+            raise
         self._socket.listen()
 
     def close(self) -> None:
         self._socket.close()
+        os.close(self._file)
         while self._waiting:
             self._waiting.popleft().close()
 
@@ -144,6 +150,18 @@ class ScaleServer:
         """Refuse all waiting clients: there will be no more answers."""
         while self._waiting:
             self.answer(False, why)
+
+
+def _bind(listening: socket.socket) -> int:
+    """Bind the socket to a file, and remove it; return the file's descriptor."""
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder:  # only this user may look into it
+        place = os.open(folder, os.O_PATH | os.O_CLOEXEC)
+        try:
+            # A socket's name has at most 107 bytes, and TMPDIR may be longer.
+            listening.bind(f"/proc/self/fd/{place}/{_NAME}")
+            return os.open(_NAME, os.O_PATH | os.O_CLOEXEC, dir_fd=place)
+        finally:
+            os.close(place)
 
 
 def _reply(connection: socket.socket, kind: bytes, text: str) -> None:

@@ -30,7 +30,7 @@ from malt._watching.http_server import Handler, Server
 _PAGE = Path(__file__).with_name("page")
 # By path: the name of the number in the query, and what it is about.
 _CHANGES = {"/scale": ("count", COUNT), "/leave": ("rank", LEAVE)}
-_MOST_READERS = 16  # of events; fewer than the server's connections, so that the buttons work
+_MOST_READERS = 16  # of events
 
 
 class Dashboard:
@@ -101,25 +101,27 @@ class _Requests(Handler):
     def do_POST(self) -> None:  # noqa: N802
         asked = urlsplit(self.path)
         origin = self.headers.get("Origin")
+        if not self._is_allowed(self.headers.get("X-Malt-Token", "")):
+            return
         if origin is not None and origin != f"http://{self.headers.get('Host')}":
             self._say(403, "this request comes from another site")
-        elif self._is_allowed(self.headers.get("X-Malt-Token", "")):
-            if asked.path == "/stop":
-                self.dashboard.stop()
-                self._say(200, "the ranks are being stopped")
-            elif asked.path in _CHANGES:
-                self._change(asked.path, parse_qs(asked.query))
-            else:
-                self._say(404, "there is no such action")
+        elif asked.path == "/stop":
+            self.dashboard.stop()
+            self._say(200, "the ranks are being stopped")
+        elif asked.path in _CHANGES:
+            self._change(asked.path, parse_qs(asked.query))
+        else:
+            self._say(404, "there is no such action")
 
     def _is_allowed(self, token: str) -> bool:
-        name = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
-        if name not in self.dashboard.names and not _is_address(name):
-            self._say(403, f"this server is not {name}: use its address, or localhost")
-            return False
         if not self.dashboard.is_token(token):
             text = "the token is missing or wrong: open the URL that `malt run` has printed"
             self._say(403, text)
+            return False
+        self.keep()
+        name = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
+        if name not in self.dashboard.names and not _is_address(name):
+            self._say(403, f"this server is not {name}: use its address, or localhost")
             return False
         return True
 

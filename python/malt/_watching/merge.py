@@ -5,21 +5,40 @@ Files are read a line at a time, twice: for the bounds on the clocks, and to be 
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import itertools
 import json
+import math
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
 from malt._errors import ConfigError, describe_ranks
+from malt._npy import check_room
+from malt._rendezvous.wire import MAX_RANKS
 from malt._watching import trace_events
 from malt._watching.clocks import Sent, Shift, shifts_of
 
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)  # of a compressed file
+_MOST_HEAD_BYTES = 1 << 24  # the head may name all ranks of a job
+_MOST_EVENT_BYTES = 1 << 14
+_MOST_TIME = 2**53  # microseconds: larger ones are not exact, and it is beyond 285 years
+_MOST_ITERATION = 2**62
+_MOST_NAMED = 64  # ranks of an event
+_SCALARS = (str, int, float, type(None))
+# What is computed with, by the event's name.
+_ARGUMENTS = {
+    "scatter": ("iteration",),
+    "fold": ("iteration", "staleness", "ranks"),
+    "allreduce": ("ranks",),
+}
+# After each so many events, the memory that as many more may take must be free.
+_KEPT_AT_ONCE, _KEPT_BYTES = 1 << 17, 1 << 11
 
 
 class Fold(NamedTuple):
@@ -43,14 +62,18 @@ class Part:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        head = _head(path)
-        other = head.get("otherData", {})
-        try:
-            self.began = int(other["nanoseconds_since_1970"])
-            self.size = int(other["size"])
-            self.incomplete = set(map(int, other["incomplete"]))
-        except (KeyError, TypeError, ValueError):
-            raise ConfigError(_foreign(path, "its otherData are others")) from None
+        other = _head(path).get("otherData")
+        if not _is_heading(other):
+            raise ConfigError(
+                _foreign(
+                    path,
+                    "its otherData are not a time, a size of at most "
+                    f"{MAX_RANKS:,} ranks, and those of them that are incomplete",
+                )
+            )
+        self.began: int = other["nanoseconds_since_1970"]
+        self.size: int = other["size"]
+        self.incomplete = set(other["incomplete"])
         self.ranks: set[int] = set()
         self.has_changes = False
         self.scatters: dict[int, list[tuple[float, int]]] = defaultdict(list)
@@ -58,30 +81,32 @@ class Part:
         # By rank and members: beginnings and ends, in their order.
         self.allreduces: dict[tuple[int, tuple[int, ...]], list[tuple[float, float]]]
         self.allreduces = defaultdict(list)
+        self._kept = 0
         for event in events_of(path):
-            try:
-                self._take(event)
-            except (KeyError, TypeError, ValueError):
-                raise ConfigError(_foreign(path, f"it has the event {event}")) from None
+            self._take(event)
 
     def _take(self, event: dict[str, Any]) -> None:
-        rank = int(event["tid"])
+        rank = event["tid"]
         self.ranks.add(rank)
-        if event["ph"] == "i" and "update" not in event["args"]:  # no value of malt.report()
+        arguments = event.get("args", {})
+        if event["ph"] == "i" and "update" not in arguments:  # no value of malt.report()
             self.has_changes = True
         if event["ph"] != "X":
             return
-        arguments, began = event["args"], float(event["ts"])
+        began = float(event["ts"])
         ended = began + float(event["dur"])
         match event["name"]:
             case "scatter":
-                self.scatters[rank].append((began, int(arguments["iteration"])))
+                self.scatters[rank].append((began, arguments["iteration"]))
             case "fold":
-                oldest = int(arguments["iteration"]) - int(arguments["staleness"])
-                self.folds[rank].append(Fold(ended, oldest, list(arguments["ranks"])))
+                oldest = arguments["iteration"] - arguments["staleness"]
+                self.folds[rank].append(Fold(ended, oldest, arguments["ranks"]))
             case "allreduce":
                 members = tuple(sorted({rank, *arguments["ranks"]}))
                 self.allreduces[rank, members].append((began, ended))
+        self._kept += 1
+        if self._kept % _KEPT_AT_ONCE == 0:
+            check_room(f"the rest of {self.path}", _KEPT_AT_ONCE * _KEPT_BYTES)
 
 
 def merge(paths: Sequence[Path], out: Path, absent: Sequence[str] = ()) -> list[str]:
@@ -202,10 +227,11 @@ def _missing(ranks: set[int]) -> Iterator[str]:
 
 def _head(path: Path) -> dict[str, Any]:
     """Return the file's first line, which opens the list of events."""
+    with contextlib.closing(_lines(path)) as lines:
+        text = next(lines, b"")
     try:
-        with _open(path) as file:
-            head = json.loads(file.readline().rstrip() + "]}")
-    except (ValueError, *_DAMAGED):
+        head = json.loads(text.decode().rstrip() + "]}")
+    except (ValueError, RecursionError):
         head = None
     if not isinstance(head, dict) or head.get("traceEvents") != []:
         raise ConfigError(_foreign(path, "it begins otherwise"))
@@ -213,35 +239,98 @@ def _head(path: Path) -> dict[str, Any]:
 
 
 def events_of(path: Path) -> Iterator[dict[str, Any]]:
-    """Read the events of a trace that `malt run` wrote, one a line."""
-    with _open(path) as file:
-        for line in _whole(path, file):
-            text = line.strip().removesuffix(",")
-            if text == "]}":
-                return
-            try:
-                event = json.loads(text) if text else None
-            except ValueError:
-                event = text
-            if event is None:
-                continue
-            if not isinstance(event, dict):
-                raise ConfigError(_foreign(path, f"it has the line {line.strip()[:60]!r}"))
-            yield event
+    """Read the events of a trace that `malt run` wrote, one a line.
+
+    Raises:
+        ConfigError: an event is not as `malt run` writes it, or the file ends before its end.
+    """
+    for line in itertools.islice(_lines(path), 1, None):
+        text = line.strip().removesuffix(b",")
+        if text == b"]}":
+            return
+        if not text:
+            continue
+        try:
+            event = json.loads(text.decode(), parse_float=_finite, parse_constant=_finite)
+        except (ValueError, RecursionError):
+            event = None
+        if not isinstance(event, dict):
+            raise ConfigError(_foreign(path, f"it has the line {line[:60]!r}"))
+        if not _is_event(event):
+            raise ConfigError(_foreign(path, f"it has the event {line[:200]!r}"))
+        yield event
     raise ConfigError(f"{path} is cut off: let the job write it to its end")
 
 
-def _open(path: Path) -> TextIO:
-    return gzip.open(path, "rt") if path.suffix == ".gz" else path.open()
+def _lines(path: Path) -> Generator[bytes, None, None]:
+    """Read the lines of a file, compressed or not."""
+    most = _MOST_HEAD_BYTES
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        try:
+            while line := file.readline(most + 1):
+                if len(line) > most:
+                    raise ConfigError(_foreign(path, f"it has a line of more than {most:,} bytes"))
+                yield line
+                most = _MOST_EVENT_BYTES
+        except _DAMAGED:
+            raise ConfigError(f"{path} is cut off, or damaged") from None
 
 
-def _whole(path: Path, file: TextIO) -> Iterator[str]:
-    """Return the lines after the first."""
-    try:
-        file.readline()
-        yield from file
-    except _DAMAGED:
-        raise ConfigError(f"{path} is cut off, or damaged") from None
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is not finite")
+    return number
+
+
+def _is_heading(other: Any) -> TypeGuard[dict[str, Any]]:
+    return (
+        isinstance(other, dict)
+        and _is_whole(other.get("nanoseconds_since_1970"), 2**63 - 1)
+        and _is_whole(other.get("size"), MAX_RANKS)
+        and _are_ranks(other.get("incomplete"), MAX_RANKS)
+    )
+
+
+def _is_event(event: dict[str, Any]) -> bool:
+    """Return whether an event has what is computed with, and is no more deeply nested than ours."""
+    arguments = event.get("args", {})
+    return (
+        isinstance(event.get("name"), str)
+        and isinstance(event.get("ph"), str)
+        and _is_whole(event.get("tid"), MAX_RANKS - 1)
+        and _is_time(event.get("ts", 0))
+        and isinstance(arguments, dict)
+        and all(isinstance(of, _SCALARS) for key, of in event.items() if key != "args")
+        and all(
+            isinstance(of, _SCALARS)
+            or (isinstance(of, list) and all(isinstance(one, _SCALARS) for one in of))
+            for of in arguments.values()
+        )
+        and (event["ph"] != "X" or _is_span(event, arguments))
+    )
+
+
+def _is_span(event: dict[str, Any], arguments: dict[str, Any]) -> bool:
+    need: tuple[str, ...] = _ARGUMENTS.get(event["name"], ())
+    return (
+        "ts" in event
+        and _is_time(event.get("dur"))
+        and all(_is_whole(arguments.get(name), _MOST_ITERATION) for name in need if name != "ranks")
+        and ("ranks" not in need or _are_ranks(arguments.get("ranks"), _MOST_NAMED))
+    )
+
+
+def _is_whole(number: Any, most: int) -> bool:
+    return type(number) is int and 0 <= number <= most
+
+
+def _is_time(number: Any) -> bool:
+    return type(number) in (int, float) and abs(number) <= _MOST_TIME
+
+
+def _are_ranks(found: Any, most: int) -> bool:
+    is_list = isinstance(found, list) and len(found) <= most
+    return is_list and all(_is_whole(one, MAX_RANKS - 1) for one in found)
 
 
 def _foreign(path: Path, why: str) -> str:

@@ -26,6 +26,7 @@ _MOST_UNPACKED = 1 << 24
 _PAGE_SECONDS = 3.0  # after which a page counts as closed: each is renewed once a second
 _SILENT_SECONDS = 5.0  # after which a host counts as one that does not report
 _MOST_KEPT = 512  # points of a curve
+_MOST_CURVES = 2048  # 32 of each rank that has curves
 
 
 def pack(state: dict[str, Any], points: Iterable[Points]) -> bytes:
@@ -64,17 +65,34 @@ class _Host:
         self.changes: list[dict[str, Any]] = []
         self.size = 0
 
-    def take(self, packed: bytes) -> list[Any]:
+    def take(self, packed: bytes) -> list[tuple[int, str, list[Point]]]:
         """Take a summary; return its curves.
 
         Raises:
-            ValueError, KeyError, TypeError, zlib.error: it is none.
+            ValueError, LookupError, TypeError, ArithmeticError, RecursionError, zlib.error: it is
+                none; nothing is changed.
         """
         told = json.loads(zlib.decompressobj().decompress(packed, _MOST_UNPACKED))
-        self.ranks, self.pairs, self.changes = told["ranks"], told["pairs"], told["changes"]
-        self.name, self.size = str(told["host"]), int(told["size"])
-        self.heard = time.monotonic()
-        return list(told["points"])
+        ranks, pairs, changes = told["ranks"], told["pairs"], told["changes"]
+        json.dumps([ranks, pairs, changes], allow_nan=False)  # as it is sent to the page
+        if not (
+            all(type(row["rank"]) is int and isinstance(row["state"], str) for row in ranks)
+            and all([type(of) for of in pair] == [int] * 4 for pair in pairs)
+            and all(isinstance(one["text"], str) and float(one["time"]) > 0 for one in changes)
+        ):
+            raise ValueError("it is no summary")
+        curves = [
+            (
+                int(rank),
+                str(name),
+                [Point(int(at), int(update), float(value)) for at, update, value in points],
+            )
+            for rank, name, points in told["points"]
+        ]
+        name, size = str(told["host"]), int(told["size"])
+        self.ranks, self.pairs, self.changes = ranks, pairs, changes
+        self.name, self.size, self.heard = name, size, time.monotonic()
+        return curves
 
 
 class OtherHosts:
@@ -108,14 +126,17 @@ class OtherHosts:
         assert isinstance(pull.into, io.BytesIO)
         shift = self._puller.shift(node)
         try:
-            for rank, name, points in self._hosts[node].take(pull.into.getvalue()):
-                series = self._curves.setdefault((int(rank), str(name)), Series(_MOST_KEPT))
-                for at, update, value in points:
-                    # The measure of the clock gets better, but a curve does not run backwards.
-                    after = max(int(at) + shift, series.last.time + 1)
-                    series.add(Point(after, int(update), float(value)))
-        except (ValueError, KeyError, TypeError, zlib.error):
+            curves = self._hosts[node].take(pull.into.getvalue())
+        except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError, zlib.error):
             return
+        for rank, name, points in curves:
+            if (rank, name) not in self._curves and len(self._curves) == _MOST_CURVES:
+                continue
+            series = self._curves.setdefault((rank, name), Series(_MOST_KEPT))
+            for point in points:
+                # The measure of the clock gets better, but a curve does not run backwards.
+                after = max(point.time + shift, series.last.time + 1)
+                series.add(Point(after, point.update, point.value))
 
     def merged(self, own: dict[str, Any]) -> dict[str, Any]:
         """Return the state for a page: of this host's board, and what the others said last."""

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from malt._drafted import drafted
 from malt._watching import drawing, gantt
 from malt._watching.drawing import Line
 from malt._watching.series import Series
@@ -27,6 +28,7 @@ _MOST_NAMES = 8  # of reported values
 _MOST_MATRIX = 16  # ranks
 _MOST_PAIRS = 40
 _MOST_ROWS = 100  # of the table of deaths and epochs
+_TOTALS = ("scatters", "gathers", "allreduces", "bytes_out", "bytes_in", "folded")
 
 
 class Process(NamedTuple):
@@ -68,7 +70,8 @@ def write(
     else:
         text = "<p>No rank has called malt.init().</p>" + _list(absent)
         page = drawing.page(_title(command), text)
-    path.write_text(page, encoding="utf-8")
+    with drafted(path, "w") as file:
+        file.write(page)
 
 
 def _title(command: str) -> str:
@@ -125,13 +128,13 @@ class _Report:
             spent = sum(one.timeline.columns.spent.sum(axis=1) for one in of)
             waited = spent[SPENT.index(WAIT)]
             computed = max(0.0, 1 - float(spent.sum()) / max(lived, 1))
-            total = {name: sum(one.totals[name] for one in of) for name in of[0].totals}
+            total = {name: sum(one.totals.get(name, 0) for one in of) for name in _TOTALS}
             stale = int(max(one.timeline.columns.staleness.max() for one in of))
             rows.append(
                 (
                     *(str(rank), str(len(of)), f"{lived / 1e9:,.3f}", f"{computed:.1%}"),
                     f"{waited / max(lived, 1):.1%}",
-                    *(f"{total[name]:,}" for name in ("scatters", "gathers", "allreduces")),
+                    *(f"{total[name]:,}" for name in _TOTALS[:3]),
                     *(size_text(total["bytes_out"]), size_text(total["bytes_in"])),
                     *(f"{total['folded']:,}", str(stale) if stale >= 0 else ""),
                 )
@@ -244,10 +247,9 @@ class _Report:
     def _waits(self) -> Iterator[str]:
         """Make the table of who waited for whom, in seconds."""
         size = max(len(one.peers) for of in self._of.values() for one in of)
-        waited: dict[int, Any] = {
-            rank: np.sum([one.peers[:, 0] for one in of], axis=0, dtype=np.float64) / 1e9
-            for rank, of in self._of.items()
-        }
+        waited: dict[int, Any] = {rank: np.zeros(size) for rank in self._of}
+        for rank, one in ((rank, one) for rank, of in self._of.items() for one in of):
+            waited[rank][: len(one.peers)] += one.peers[:, 0] / 1e9
         yield "<h2>Who waited for whom, in seconds</h2>"
         if size <= _MOST_MATRIX:
             yield drawing.table(

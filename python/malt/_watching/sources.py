@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -14,10 +15,11 @@ import numpy.typing as npt
 
 from malt._core_import import Recording
 from malt._errors import ConfigError
-from malt._job.recorder_memory import NAME
+from malt._job import recorder_memory
+from malt._rendezvous.wire import MAX_RANKS
 from malt._watching.series import Point, Series
 
-_MARK = f"/memfd:{NAME}"
+_MARK = f"/memfd:{recorder_memory.NAME}"
 
 
 class Look(NamedTuple):
@@ -125,12 +127,23 @@ def find(process: int | None) -> list[Source]:
 
 
 def _unrecorded(processes: Iterable[int], where: str) -> str:
-    if any(_recorders_of(processes)):
+    users = set()
+    for path in _recorders_of(processes):
+        with contextlib.suppress(OSError):  # it closes meanwhile
+            users.add(os.stat(path).st_uid)
+    if os.geteuid() in users:
         return "no rank has begun to record: try again once the ranks have called malt.init()"
+    if users:
+        others = ", ".join(map(str, sorted(users)))
+        return (
+            f"what is recorded {where} is of user {others}, and you are user {os.geteuid()}; only "
+            "records of your own are read: run this command as that user, with `setpriv "
+            f"--reuid={min(users)} --clear-groups`"
+        )
     return (
         f"nothing is recorded {where}: start the job with `malt run --record` (or --trace, "
-        "--metrics, …), or with MALT_RECORD=1 under another launcher. Only its own user and root "
-        "see it, in the same container"
+        "--metrics, …), or with MALT_RECORD=1 under another launcher. Only its own user sees it, "
+        "in the same container"
     )
 
 
@@ -162,15 +175,25 @@ def _sources_of(processes: Iterable[int]) -> dict[tuple[int, int], Source]:
     sources: dict[tuple[int, int], Source] = {}
     for path in _recorders_of(processes):
         with contextlib.suppress(OSError, ConfigError):  # it closes meanwhile; nobody has begun
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            # O_NONBLOCK: another user may have given a pipe the name of a memory file.
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 status = os.fstat(descriptor)
                 key = (status.st_dev, status.st_ino)
-                if key not in sources:
+                if key not in sources and _is_believed(status):
                     sources[key] = Source(Recording(descriptor))
             finally:
                 os.close(descriptor)
     return sources
+
+
+def _is_believed(status: os.stat_result) -> bool:
+    """Return whether it may be a recorder's memory that a job of this user has made.
+
+    Root looks into the processes of all users, and these may write what they like.
+    """
+    is_own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+    return is_own and status.st_size <= recorder_memory.bytes_for(MAX_RANKS)
 
 
 def _recorders_of(processes: Iterable[int]) -> Iterator[str]:

@@ -17,7 +17,7 @@ Floats = npt.NDArray[np.float64]
 
 COLUMNS = 1024
 _FIRST_WIDTH = 1 << 20  # nanoseconds
-_MOST_MARKS = 100
+MOST_MARKS = 100
 # The kinds of time, in the order of the rows of `Columns.spent`. No instant is in two of them.
 SPENT = (SCATTER, GATHER, ALLREDUCE, FOLD, WAIT)
 _CALLS = (SCATTER, GATHER, ALLREDUCE)
@@ -118,7 +118,7 @@ class Timeline:
             self._open = None
 
     def _mark(self, row: Any) -> None:
-        if len(self.marks) == _MOST_MARKS:
+        if len(self.marks) == MOST_MARKS:
             self.dropped_marks += 1
             return
         names = ("began", "kind", "rank", "iteration", "count")

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from malt._drafted import drafted
+
 
 @contextlib.contextmanager
 def writing(path: Path, other: Mapping[str, Any]) -> Iterator[Callable[[Mapping[str, Any]], None]]:
@@ -19,7 +21,7 @@ def writing(path: Path, other: Mapping[str, Any]) -> Iterator[Callable[[Mapping[
         OSError: the file cannot be written.
     """
     head = {"displayTimeUnit": "ms", "otherData": other}
-    with path.open("w") as file:
+    with drafted(path, "w") as file:
         file.write(json.dumps(head)[:-1] + ', "traceEvents": [\n')
         separator = ""
 

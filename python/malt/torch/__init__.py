@@ -28,16 +28,16 @@ from malt.torch._backend.process_group import register as _register
 from malt.torch._diloco import DiLoCo
 from malt.torch._gossip import Gossip, gossip
 from malt.torch._gradients import GradientExchange
+from malt.torch._loader import Loader
 from malt.torch._pipeline.pipeline import Pipeline
-from malt.torch._sampler import Sampler
 
 __all__ = [
     "Average",
     "DiLoCo",
     "Gossip",
     "GradientExchange",
+    "Loader",
     "Pipeline",
-    "Sampler",
     "average",
     "gossip",
     "keep_going",

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import struct
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import safetensors.numpy as published_safetensors
 from saved_files import only_file
 
 import malt
+from malt import _npy
 from malt._checkpoint import safetensors
 from malt._errors import DamagedError
 
@@ -58,7 +60,7 @@ def test_pickles_are_refused(alone: None, tmp_path: Path, kind: str) -> None:
     path, poison = tmp_path / f"x.{kind}", np.array([{}], dtype=object)
     with path.open("wb") as file:
         np.savez(file, w=poison) if kind == "npz" else np.save(file, poison)
-    with pytest.raises(malt.ConfigError, match="allow_pickle"):
+    with pytest.raises(malt.ConfigError, match="never unpickled"):
         malt.restore(path, {"w": np.zeros(1)})
 
 
@@ -71,6 +73,52 @@ def test_file_of_another_kind_is_refused(
     path.write_bytes(content)
     with pytest.raises(malt.ConfigError, match=re.escape(str(path))):
         malt.restore(path, {"w": np.zeros(1)})
+
+
+def test_an_array_that_is_larger_than_its_vector_is_not_read(
+    alone: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, large = tmp_path / "x.npz", np.zeros(1 << 22, np.int32)
+    np.savez_compressed(path, **{"w": large, "s/indices": large, "s/dim": np.array(9)})
+    with pytest.raises(malt.ConfigError, match="has 4194304 elements, and the one it is for a cap"):
+        malt.restore(path, {"s": malt.sparse_vector(9, capacity=2)})
+    monkeypatch.setattr(_npy, "read_into", lambda *_: pytest.fail("it is read"))
+    with pytest.raises(malt.ConfigError, match=r"'w' is int32 of shape \(4194304,\), and the ve"):
+        malt.restore(path, {"w": np.zeros(2, np.int32)})
+
+
+def test_arrays_that_do_not_fit_into_memory_are_not_read(
+    alone: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_npy, "available_bytes", lambda: 30_000_000)
+    np.savez_compressed(tmp_path / "x.npz", w=np.zeros(1 << 22))
+    np.save(tmp_path / "x.npy", np.zeros(1 << 22))
+    published_safetensors.save_file({"w": np.zeros(1 << 22)}, tmp_path / "x.safetensors")
+    for kind in ("npz", "npy", "safetensors"):
+        with pytest.raises(malt.ConfigError, match=rf"x\.{kind}.* takes 32 MiB, and 28 MiB are"):
+            malt.restore(tmp_path / f"x.{kind}")
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_compression_without_a_limit_is_refused(alone: None, tmp_path: Path, method: int) -> None:
+    with zipfile.ZipFile(tmp_path / "x.npz", "w", method) as file:
+        file.writestr("w.npy", b"")
+    with pytest.raises(malt.ConfigError, match=f"w.npy is compressed by method {method}; it may"):
+        malt.restore(tmp_path / "x.npz", {"w": np.zeros(2)})
+
+
+def test_a_header_of_gigabytes_is_not_read(alone: None, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("w.npy", b"\x93NUMPY\2\0" + struct.pack("<I", 1 << 24) + bytes(1 << 24))
+    with pytest.raises(malt.ConfigError, match="header of 16,777,216 bytes; it may have 10,000"):
+        malt.restore(tmp_path / "x.npz", {"w": np.zeros(2)})
+
+
+def test_checksums_that_are_nested_too_deeply_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    safetensors.write(path, {"w": np.zeros(1)}, {"malt_checksums": "[" * 5000})
+    with pytest.raises(DamagedError, match="its checksums are no JSON"):
+        safetensors.SafetensorsFile(path)
 
 
 def test_file_that_is_not_there_is_an_error(alone: None, tmp_path: Path) -> None:
@@ -153,7 +201,7 @@ def test_npy_whose_header_has_no_end_is_refused(alone: None, tmp_path: Path) -> 
     path = tmp_path / "x.npy"
     np.save(path, np.zeros(2))
     path.write_bytes(path.read_bytes().replace(b"}", b" "))
-    with pytest.raises(malt.ConfigError, match=f"{re.escape(str(path))} cannot be read"):
+    with pytest.raises(malt.ConfigError, match=f"{re.escape(str(path))} has a damaged header"):
         malt.restore(path, {"w": np.zeros(2)})
 
 

@@ -12,6 +12,7 @@ import io
 import os
 import re
 import threading
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ import pytest
 from scipy import sparse
 
 import malt
+from malt import _npy
 from malt._data import chunks
 from malt._data.files import find_files
 from malt._data.parts import split
@@ -267,7 +269,11 @@ NPZ: dict[str, tuple[dict[str, Any], Any, dict[str, Any]]] = {
     "one dimension": ({"x": np.ones(3)}, r"#: x has shape \(3,\); .*x\.reshape\(-1, 1\)", {}),
     "texts": ({"x": np.array([["a"]])}, r"#, array x holds <U1 .*array\.astype\(float\)", {}),
     "complex": ({"x": ONES * 1j}, "#, array x holds complex128", {}),
-    "objects": ({"x": np.array([[None]])}, "#, array x holds object", {}),
+    "objects": (
+        {"x": np.array([[None]])},
+        "#, array x has Python objects, which are never unpickled",
+        {},
+    ),
     "truth values": ({"x": np.array([[True], [False]])}, [[1], [0]], {}),
     "half floats": ({"x": np.array([[1.5]], np.float16)}, [[1.5]], {}),
     "big-endian": ({"x": np.array([[1.5]], ">f8")}, [[1.5]], {}),
@@ -370,6 +376,37 @@ def test_an_array_larger_than_its_file_takes_no_memory(tmp_path: Path) -> None:
     )
     (tmp_path / "x.npy").write_bytes(file.getvalue())
     check(tmp_path / "x.npy", "# is cut short: 2400000000000000 bytes are missing")
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_compression_without_a_limit_is_refused(tmp_path: Path, method: int) -> None:
+    with zipfile.ZipFile(tmp_path / "x.npz", "w", method) as file:
+        file.writestr("x.npy", b"")
+    check(tmp_path / "x.npz", f"#: x.npy is compressed by method {method}; it may be stored")
+
+
+@pytest.mark.parametrize("layout", ["csr", "csc"])
+def test_arrays_that_do_not_fit_into_memory_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    monkeypatch.setattr(_npy, "available_bytes", lambda: 30_000_000)
+    np.savez_compressed(tmp_path / "x.npz", x=np.zeros((1 << 20, 4)))
+    check(tmp_path / "x.npz", "#, array x does not fit into memory: .* chunk_rows=")
+    large = sparse.csr_matrix(([1.0], [0], np.array([0] + [1] * (1 << 23))))
+    sparse.save_npz(tmp_path / "x.npz", large if layout == "csr" else large.T)  # CSC
+    check(
+        tmp_path / "x.npz", "#.* does not fit into memory: .*; (read it in chunks|save it as a C)"
+    )
+
+
+def test_a_format_of_megabytes_is_not_read(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "x.npz", **(PARTS | {"format": np.array(b"c" * (1 << 24))}))
+    check(tmp_path / "x.npz", "# holds no sparse matrix: the name of its format takes 16,777,")
+
+
+def test_a_shape_of_many_numbers_is_not_read(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "x.npz", **(PARTS | {"shape": np.zeros(1 << 20, int)}))
+    check(tmp_path / "x.npz", r"# is no CSR matrix: its shape has the shape \(1048576,\)")
 
 
 # ---- Pipes ---------------------------------------------------------------------------------------

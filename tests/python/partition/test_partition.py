@@ -13,7 +13,7 @@ import pytest
 import scipy.sparse as sp
 
 import malt
-from malt import _partition
+from malt import _npy, _partition
 
 
 def groups(rows: int = 300, count: int = 3, mixed: float = 0.0) -> sp.csr_matrix:
@@ -126,7 +126,7 @@ def test_a_damaged_file_has_no_partition(tmp_path: Path) -> None:
     assert whole_ones < len(damaged) / 2
     arrays = {name: getattr(p, name) for name in ("rows", "columns", "shared")}
     for name, wrong, text in [
-        ("rows", np.array([0, None], object), "has no partition; it must be a file that Part"),
+        ("rows", np.array([0, None], object), "array rows has Python objects, which are never"),
         ("parts", [2, 3], "has no partition; it must be a file that Partition.save() wrote"),
         ("parts", "x", "parts is 'x'; it must be a whole number"),
         ("parts", 2, "2; with 2 parts it is 0 to 1"),
@@ -135,6 +135,18 @@ def test_a_damaged_file_has_no_partition(tmp_path: Path) -> None:
         with pytest.raises(malt.ConfigError, match=r"other.npz' has no partition") as caught:
             malt.Partition.load(tmp_path / "other.npz")
         assert text in str(caught.value)
+
+
+def test_a_partition_that_does_not_fit_into_memory_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_npy, "available_bytes", lambda: 30_000_000)
+    arrays = {"columns": [0], "shared": [False], "parts": 1}
+    np.savez_compressed(tmp_path / "p.npz", rows=np.zeros(1 << 23, np.int32), **arrays)
+    with pytest.raises(
+        malt.ConfigError, match="array rows does not fit into memory: it takes 32 MiB"
+    ):
+        malt.Partition.load(tmp_path / "p.npz")
 
 
 def test_does_not_change_with_the_arrays_it_was_made_of() -> None:

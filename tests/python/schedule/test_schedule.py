@@ -156,11 +156,14 @@ tell(state=again.state)
         assert np.array_equal(told["state"], result.told[0]["state"])
 
 
-def test_a_rank_whose_push_takes_too_long_is_named(tmp_path: Path) -> None:
+def test_a_rank_whose_push_takes_too_long_is_named_and_no_rank_counts_as_dead(
+    tmp_path: Path,
+) -> None:
     result = run_job(
         tmp_path,
         2,
         """
+meet("started")
 malt.init(timeout=2)
 
 class Slow:
@@ -169,22 +172,76 @@ class Slow:
 
     def push(self, part):
         if rank == 1:
-            time.sleep(6)
+            await_flag("waited")
         return []
 
     def pull(self, results):
         pass
 
-error = error_of(malt.schedule.run, Slow(), length=1, rounds=1)
-tell(error=error)
+tell(error=error_of(malt.schedule.run, Slow(), length=1, rounds=1))
+raise_flag("waited")
+meet("ended")
+tell(again=error_of(malt.schedule.run, Slow(), length=1, rounds=1))
 """,
-        code=None,
     )
-    told = result.told[0]["error"]
-    assert told.kind == "TimeoutError", told
-    assert told.says("malt.schedule.run(): rank 1 has not pushed round 1 within 2 s", "malt.init()")
-    assert told.ranks == (1,)
-    assert told.seconds < 6
+    waited, late = result.each("error")
+    assert waited.kind == "TimeoutError", waited
+    assert waited.says(
+        "malt.schedule.run(): rank 1 has not pushed round 1 within 2 s", "malt.init()"
+    )
+    assert waited.ranks == (1,)
+    assert waited.seconds < 6
+    assert late.kind == "ConfigError", late
+    assert late.says("rank 0 has ended this call early", "at the time limit of a wait")
+    assert result.each("again") == [None, None]
+
+
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_a_rank_that_is_interrupted_does_not_count_as_dead(tmp_path: Path, staleness: int) -> None:
+    result = run_job(
+        tmp_path,
+        3,
+        PROGRAM
+        + f"""
+class Interrupted(Counting):
+    def __init__(self, at):
+        super().__init__(12)
+        self.at = at
+
+    def push(self, part):
+        if self.drawn == 7 and self.at == "push" and rank == 1:
+            raise KeyboardInterrupt
+        if self.drawn == 7 and self.at == "a wait" and rank == 0:
+            await_flag(self.at)
+        return super().push(part)
+
+    def pull(self, results):
+        super().pull(results)
+        if self.pulled == 12 and self.at == "the end" and rank == 0:
+            await_flag(self.at)
+
+errors = []
+for at in ("push", "a wait", "the end"):
+    def run():
+        malt.schedule.run(Interrupted(at), length=8, staleness={staleness})
+    errors.append(interrupted(run) if rank == 1 and at != "push" else error_of(run))
+    if rank == 1:
+        raise_flag(at)
+tell(errors=errors, alive=malt.alive())
+tell(rounds=malt.schedule.run(Counting(12), length=8, staleness={staleness}))
+""",
+    )
+    assert result.code == 0, result.output
+    for rank, told in enumerate(result.told):
+        for error in told["errors"]:
+            if rank == 1:
+                assert error.kind == "builtins.KeyboardInterrupt", error
+            else:
+                assert error.kind == "ConfigError", error
+                assert error.says("malt.schedule.run(): rank 1 has ended this call early")
+            assert error.seconds < 20
+        assert told["alive"] == (0, 1, 2)
+        assert told["rounds"] == 12
 
 
 def test_a_rank_whose_schedule_ends_later_is_named(tmp_path: Path) -> None:

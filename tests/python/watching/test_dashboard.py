@@ -127,7 +127,12 @@ def test_events_show_ranks_that_are_late_stopped_and_killed(tmp_path: Path) -> N
         pids = job.await_told("ready")
         job.await_told("at")
         page = Page(job)
-        event = page.event(lambda event: any(one["waits_for"] == 2 for one in event["ranks"]))
+        event = page.event(
+            lambda event: (
+                any(one["waits_for"] == 2 for one in event["ranks"])
+                and all("bad" in one["reports"] for one in event["ranks"])
+            )
+        )
         assert event["size"] == 3
         assert event["elastic"] is None
         assert {one["process"] for one in event["ranks"]} == set(pids)
@@ -234,37 +239,23 @@ def test_a_chosen_rank_leaves_and_the_job_ends_well(tmp_path: Path) -> None:
         assert job.finish().code == 0
 
 
-def refuses_beside_silent_clients(page: Page, count: int) -> bool:
-    with contextlib.ExitStack() as stack:
-        for _ in range(count):
-            stack.enter_context(socket.create_connection((page.host, page.port)))
-        try:
-            page.ask("GET", "/")
-        except (OSError, http.client.HTTPException):
-            return True
-        return False
-
-
-def test_many_and_silent_clients_are_bounded(tmp_path: Path) -> None:
+def test_readers_are_bounded_and_the_buttons_still_work(tmp_path: Path) -> None:
     with start_job(tmp_path, 2, FOREVER, "--dashboard") as job, contextlib.ExitStack() as stack:
         job.await_told("at")
         page = Page(job)
         for _ in range(16):
             next(stack.enter_context(page.events()))
-        status, text = page.ask("GET", f"/events?token={page.token}")
-        assert status == 503
-        assert "close one" in text
-        # 16 connections read events, and 16 are silent: the server closes the next one at once.
+        for _ in range(40):  # of the same user, and silent: events are proved, and do not make way
+            stack.enter_context(socket.create_connection((page.host, page.port)))
         deadline = time.monotonic() + 60
-        while not refuses_beside_silent_clients(page, 16):
-            assert time.monotonic() < deadline
-        deadline = time.monotonic() + 60
-        while True:  # the places of those that have gone become free
+        while True:  # among so many of its own user, a request may have to make way
             with contextlib.suppress(OSError, http.client.HTTPException):
+                status, text = page.ask("GET", f"/events?token={page.token}")
+                assert status == 503
+                assert "close one" in text
                 assert page.post("/stop")[0] == 200
                 break
             assert time.monotonic() < deadline
-            time.sleep(0.05)
         assert job.finish(60).code == 128 + signal.SIGTERM
 
 

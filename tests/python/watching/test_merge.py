@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -13,6 +14,11 @@ from typing import Any
 
 import pytest
 from traces import OPEN, cut, put_clock_forward
+
+from malt import _npy
+from malt._errors import ConfigError
+from malt._watching import merge as merging
+from malt._watching import trace_events
 
 MALT = [sys.executable, "-m", "malt"]
 KEY = bytes(range(32)).hex()
@@ -115,9 +121,17 @@ def test_no_update_is_folded_before_it_is_scattered(tmp_path: Path) -> None:
 def write(path: Path, *events: str, size: int = 4, head: str | None = None) -> None:
     other = {"nanoseconds_since_1970": 0, "size": size, "incomplete": []}
     begin = json.dumps({"displayTimeUnit": "ms", "otherData": other})[:-1] + OPEN
-    path.write_text((head or begin) + "\n" + "".join(f"{one},\n" for one in events) + "\n]}\n")
+    text = (head or begin) + "\n" + "".join(f"{one},\n" for one in events) + "\n]}\n"
+    path.write_text(text, errors="surrogateescape")
 
 
+HEAD = (
+    '{"otherData": {"nanoseconds_since_1970": %s, "size": %s, "incomplete": %s}, "traceEvents": ['
+)
+FOLD = (
+    '{"name": "fold", "ph": "X", "tid": 0, "ts": %s, "dur": 0, '
+    '"args": {"iteration": %s, "staleness": 0, "ranks": %s}}'
+)
 WAIT = '{"name": "wait", "ph": "X", "pid": 0, "tid": %d, "ts": 1.0, "dur": 2.0, "args": {}}'
 
 
@@ -142,15 +156,23 @@ def test_ranks_that_no_file_has_are_named(tmp_path: Path) -> None:
     [
         ("", "it begins otherwise"),
         ("[1, 2]", "it begins otherwise"),
-        ('{"traceEvents": [', "its otherData are others"),
+        ('{"traceEvents": [', "its otherData are not a time"),
         ("\0\0\0", "it begins otherwise"),
+        ("\udcff\udcfe{}", "it begins otherwise"),
+        ("[" * 5000 + "\n]}", "it begins otherwise"),
+        (HEAD % (0, 10**9, "[]"), "a size of at most 1,048,576 ranks"),
+        (HEAD % (10**20, 4, "[]"), "its otherData are not a time"),
+        (HEAD % ("Infinity", 4, "[]"), "its otherData are not a time"),
+        (HEAD % (0, 4, '["a"]'), "its otherData are not a time"),
     ],
+    ids=lambda text: text[:60],
 )
 def test_other_files_are_refused(tmp_path: Path, content: str, says: str) -> None:
     write(tmp_path / "a.json", WAIT % 0)
-    (tmp_path / "b.json").write_text(content)
+    (tmp_path / "b.json").write_text(content, errors="surrogateescape")
     done = merge(tmp_path, "a.json", "b.json", "-o", "all.json")
     assert done.returncode == 2
+    assert "Traceback" not in done.stderr
     assert "b.json is no trace of `malt run`" in done.stderr
     assert says in done.stderr
     assert not (tmp_path / "all.json").exists()
@@ -164,7 +186,22 @@ def test_other_files_are_refused(tmp_path: Path, content: str, says: str) -> Non
         ('{"name": "fold", "ph": "X", "tid": 0, "ts": 0, "dur": 0, "args": 7}', "it has the event"),
         ("{", "it has the line"),
         ("7", "it has the line"),
+        ('{"name": "x", "ph": "M", "tid": 0, "args": ' + "[" * 5000 + "}", "it has the line"),
+        ('{"name": "x\udcff", "ph": "M", "tid": 0}', "it has the line"),
+        (FOLD % ("NaN", 0, "[0]"), "it has the line"),
+        (FOLD % ("1e999", 0, "[0]"), "it has the line"),
+        (FOLD % ("1e300", 0, "[0]"), "it has the event"),
+        (FOLD % (0, 2**70, "[0]"), "it has the event"),
+        (FOLD % (0, 0, "[[0]]"), "it has the event"),
+        (FOLD % (0, 0, '[{"a": 1}]'), "it has the event"),
+        (FOLD % (0, 0, [0] * 65), "it has the event"),
+        (FOLD % (0, 0, "[1048576]"), "it has the event"),
+        ('{"name": "x", "ph": "M", "tid": 0, "ts": [1]}', "it has the event"),
+        ('{"name": "x", "ph": "M", "tid": 0, "args": {"a": {"b": 1}}}', "it has the event"),
+        ('{"name": "x", "ph": "M", "tid": 1048576}', "it has the event"),
+        ('{"name": 7, "ph": "M", "tid": 0}', "it has the event"),
     ],
+    ids=lambda text: text[:60],
 )
 def test_other_events_are_refused(tmp_path: Path, event: str, says: str) -> None:
     write(tmp_path / "a.json", WAIT % 0)
@@ -173,6 +210,62 @@ def test_other_events_are_refused(tmp_path: Path, event: str, says: str) -> None
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert says in done.stderr
+
+
+def test_lines_that_are_too_long_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, head = tmp_path / "a.json", HEAD % (0, 4, "[]")
+    path.write_text(head + "\n" + "x" * 20_000)
+    with pytest.raises(ConfigError, match="it has a line of more than 16,384 bytes"):
+        merging.Part(path)
+    monkeypatch.setattr(merging, "_MOST_HEAD_BYTES", len(head) - 1)
+    with pytest.raises(ConfigError, match=f"it has a line of more than {len(head) - 1} bytes"):
+        merging.Part(path)
+
+
+def test_a_line_of_gigabytes_is_not_decompressed(tmp_path: Path) -> None:
+    write(tmp_path / "a.json", WAIT % 0)
+    with gzip.open(tmp_path / "b.json.gz", "wb", 1) as file:
+        file.write((HEAD % (0, 4, "[]") + "\n").encode())
+        for _ in range(64):
+            file.write(bytes(1 << 24))
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))"
+    command = f"{limit}; import sys; from malt._commands.main import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", command, "trace", "merge", "a.json", "b.json.gz", "-o", "all.json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 2
+    assert "b.json.gz is no trace of `malt run`" in done.stderr
+    assert "a line of more than 16,384 bytes" in done.stderr
+
+
+def test_events_that_do_not_fit_into_memory_are_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merging, "_KEPT_AT_ONCE", 1 << 14)
+    monkeypatch.setattr(_npy, "available_bytes", lambda: 0)
+    write(tmp_path / "a.json", *[FOLD % (0, 0, "[0]")] * (1 << 14))
+    with pytest.raises(ConfigError, match=r"the rest of .*a\.json does not fit into memory"):
+        merging.Part(tmp_path / "a.json")
+
+
+def test_a_trace_that_cannot_be_written_whole_is_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text("the last one")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))  # as a disk that gets full
+    try:
+        with pytest.raises(OSError, match="File too large"), trace_events.writing(path, {}) as add:
+            add({"name": "x" * (1 << 20)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert path.read_text() == "the last one"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_mistakes_are_refused_with_the_way_out(tmp_path: Path) -> None:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import random
 import struct
 import time
+import zlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -20,8 +23,9 @@ from malt._rendezvous import wire
 from malt._rendezvous.allgather_table import ProtocolError
 from malt._rendezvous.connection import Connection
 from malt._rendezvous.relay import Relay
-from malt._watching import exchange, other_hosts, pulls, report_parts, trace
+from malt._watching import exchange, other_hosts, pulls, report_parts, run_report, trace
 from malt._watching.board import Curve, unsent
+from malt._watching.other_hosts import OtherHosts
 from malt._watching.pulls import PIECE, Answers, Pull, Puller
 from malt._watching.run_report import Process
 from malt._watching.series import Point, Series
@@ -297,7 +301,11 @@ def test_the_longest_answer_fits_into_a_frame() -> None:
 def test_a_summary_stays_small_and_leaves_out_curves_first() -> None:
     chance = random.Random(1)
     rows = [
-        {"rank": rank, "reports": {f"{chance.random()}": chance.random() for _ in range(32)}}
+        {
+            "rank": rank,
+            "state": "runs",
+            "reports": {f"{chance.random()}": chance.random() for _ in range(32)},
+        }
         for rank in range(1000)
     ]
     pairs = [[a, b, chance.getrandbits(40), 0] for a in range(100) for b in range(100)]
@@ -309,7 +317,7 @@ def test_a_summary_stays_small_and_leaves_out_curves_first() -> None:
     host = other_hosts._Host()
     small = {**state, "ranks": rows[:2], "pairs": pairs[:5]}
     found = host.take(other_hosts.pack(small, [(0, "loss", 0, points[:9]), curves[2]]))
-    assert found == [[0, "loss", [list(point) for point in points[:9]]]]
+    assert found == [(0, "loss", points[:9])]
     assert (host.ranks, host.pairs) == (rows[:2], pairs[:5])
     packed = other_hosts.pack(state, curves)
     assert len(packed) <= 1 << 18
@@ -386,6 +394,136 @@ def test_a_part_of_a_report_comes_in_the_time_of_the_host_that_reads_it() -> Non
     for wrong in (b"", b"no such file", report_parts.pack([one])[:-40]):
         with pytest.raises(ValueError, match="no part of a report"):
             report_parts.unpack(wrong, origin, shift)
+
+
+def a_part() -> bytes:
+    timeline = Timeline(0, 0, 0)
+    events = scatters(*range(0, 10**9, 10**7))
+    timeline.add(events)
+    death = scatters(10**9)
+    death["kind"] = trace.DEATH
+    timeline.add(death)
+    series = Series()
+    series.add(Point(5, 1, 0.5))
+    peers = np.ones((2, 3), np.uint64)
+    return report_parts.pack([Process(timeline, events, 0, {"scatters": 1}, peers, {"a": series})])
+
+
+WRONG = (None, -1, 2**70, 1e400, float("nan"), "a", [], [[]], {}, {"a": 1}, True)
+WRONG_ARRAYS = (
+    *(np.zeros(shape, kind) for shape in ((), 0, 7, (3, 3)) for kind in (np.float64, np.uint64)),
+    np.full((5, 1024), np.nan),
+    np.full((1, 3), np.inf),
+    np.array(["a"]),
+    np.zeros(3, [("began", "f8")]),
+    np.full(3, 2**62, EVENT),
+)
+
+
+def spoilt_heads(part: bytes) -> Iterator[bytes]:
+    """Yield the part with each value of its heads replaced by others."""
+    arrays = dict(np.load(io.BytesIO(part)))
+    heads = json.loads(arrays.pop("heads").tobytes())
+
+    def places(at: Any) -> Iterator[tuple[Any, Any]]:
+        for key in at if isinstance(at, dict) else range(len(at)):
+            yield at, key
+            if isinstance(at[key], dict | list):
+                yield from places(at[key])
+
+    for at, key in list(places(heads)):
+        before = at[key]
+        for wrong in WRONG:
+            at[key] = wrong
+            file = io.BytesIO()
+            text = np.frombuffer(json.dumps(heads).encode(), np.uint8)
+            np.savez(file, heads=text, **arrays)
+            yield file.getvalue()
+        at[key] = before
+
+
+def spoilt_arrays(part: bytes) -> Iterator[bytes]:
+    arrays = dict(np.load(io.BytesIO(part)))
+    for name in arrays:
+        for wrong in WRONG_ARRAYS:
+            file = io.BytesIO()
+            np.savez(file, **(arrays | {name: wrong}))
+            yield file.getvalue()
+
+
+def test_a_hostile_part_of_a_report_is_refused_or_drawn(tmp_path: Path) -> None:
+    part, refused, drawn = a_part(), 0, 0
+    own = report_parts.unpack(part, 0, 0)
+    for hostile in (*spoilt_heads(part), *spoilt_arrays(part)):
+        try:
+            processes = report_parts.unpack(hostile, 0, 0)
+        except ValueError as error:
+            assert str(error) == "no part of a report"  # noqa: PT017 - or it is drawn
+            refused += 1
+            continue
+        run_report.write(tmp_path / "r.html", "x", 0, 0, [*own, *processes], 2)
+        drawn += 1
+    assert refused > drawn > 0
+
+
+@pytest.mark.parametrize(
+    "heads",
+    [b"[" * 100_000, b"\xff", b"{}x", b"[1e999]"],
+    ids=["deep", "no text", "more behind", "infinite"],
+)
+def test_heads_that_are_no_json_are_refused(heads: bytes) -> None:
+    file = io.BytesIO()
+    np.savez(file, heads=np.frombuffer(heads, np.uint8))
+    with pytest.raises(ValueError, match="no part of a report"):
+        report_parts.unpack(file.getvalue(), 0, 0)
+
+
+def test_a_part_of_a_report_that_is_too_large_is_not_decompressed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    part = a_part()
+    monkeypatch.setattr(report_parts, "_MOST_UNPACKED", 1000)
+    with pytest.raises(ValueError, match="no part of a report"):
+        report_parts.unpack(part, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"ranks": [1]},
+        {"ranks": [{"rank": 0}]},
+        {"ranks": [{"rank": "a", "state": "runs"}]},
+        {"ranks": [{"rank": 0, "state": "runs", "memory": float("nan")}]},
+        {"pairs": [[0, 1]]},
+        {"pairs": 7},
+        {"changes": [{"text": 1, "time": 1.0}]},
+        {"changes": [{"text": "a", "time": "x"}]},
+        {"size": float("inf")},
+        {"points": [[0, "a", [[float("inf"), 0, 0]]]]},
+        {"points": [[0]]},
+    ],
+)
+def test_a_hostile_summary_changes_nothing(wrong: dict[str, Any]) -> None:
+    rows = [{"rank": 0, "state": "runs", "reports": {}}]
+    changes = [{"text": "a", "time": 1.0}]
+    state = {"ranks": rows, "pairs": [[0, 1, 2, 3]], "changes": changes, "size": 1, "host": "h"}
+    others = OtherHosts(0, 2, Puller(lambda *_: None))
+    others._puller._clocks[1] = 0.0, 0, 0
+    own = state | {"ranks": [], "pairs": [], "changes": []}
+
+    def hear(told: Any) -> None:
+        pull = Pull(1, pulls.SUMMARY, 1, io.BytesIO(zlib.compress(json.dumps(told).encode())))
+        others._take(1, pull)
+
+    hear(state | {"points": [[0, "a", [[1, 2, 0.5]]]]})
+    before = others.merged(own)
+    assert before["ranks"] == [rows[0] | {"node": 1}]
+    hear(state | {"points": [], "size": 9} | wrong)
+    hear([[]])
+    after = others.merged(own)
+    for name in ("ranks", "pairs", "changes", "size"):
+        assert after[name] == before[name]
+    assert [(rank, name) for rank, name in others._curves] == [(0, "a")]
 
 
 def test_a_pull_tells_when_it_was_asked_first(impatient: None) -> None:

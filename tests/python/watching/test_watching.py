@@ -20,6 +20,11 @@ from typing import Any
 import pytest
 from jobs import free_port, run_job, start_job
 
+from malt._core_import import Recorder
+from malt._errors import ConfigError
+from malt._job import recorder_memory
+from malt._watching import sources
+
 MPIRUN = shutil.which("mpirun", path=str(Path(sys.executable).parent)) or shutil.which("mpirun")
 
 # Rank 2 takes 40 ms longer than the others for each round, whose waits show it.
@@ -128,6 +133,37 @@ def test_ranks_that_have_not_joined_yet_are_to_be_waited_for() -> None:
         launcher.terminate()
     assert done.returncode == 2
     assert "no rank has begun to record: try again" in done.stderr
+
+
+def a_recorder(size: int) -> int:
+    """Make the memory of a rank that has begun; return its descriptor."""
+    descriptor = recorder_memory.make(size)
+    Recorder(descriptor, 0, size)
+    return descriptor
+
+
+def test_the_records_of_other_users_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    descriptor = a_recorder(2)
+    try:
+        assert [one.size for one in sources.find(os.getpid())] == [2]
+        user = os.geteuid()
+        monkeypatch.setattr(os, "geteuid", lambda: user + 1)  # the memory is another user's
+        with pytest.raises(ConfigError, match=f"is of user {user}, and you are user {user + 1}; o"):
+            sources.find(os.getpid())
+    finally:
+        os.close(descriptor)
+
+
+def test_records_of_more_ranks_than_a_job_may_have_are_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sources, "MAX_RANKS", 1)
+    descriptor = a_recorder(2)
+    try:
+        with pytest.raises(ConfigError, match="no rank has begun to record"):
+            sources.find(os.getpid())
+    finally:
+        os.close(descriptor)
 
 
 def test_top_shows_who_waits_for_whom(tmp_path: Path) -> None:
