@@ -22,9 +22,14 @@ void bind_network(py::module_& module) {
       "The address that a value of MALT_INTERFACE stands for.\n\n"
       "Raises:\n    ConfigError: this host has no such interface or network.");
   module.def(
-      "check_tls", [](const std::string& folder) { net::TlsContext{folder}; }, py::arg("folder"),
-      "Load the certificates that MALT_TLS names.\n\n"
-      "Raises:\n    ConfigError: the file, and what is wrong with it.");
+      "check_tls",
+      [](const std::string& folder) {
+        if (folder.empty()) return net::check_tls();
+        net::TlsContext{folder};
+      },
+      py::arg("folder"),
+      "Load OpenSSL, and the certificates in the folder that MALT_TLS names; empty: none.\n\n"
+      "Raises:\n    ConfigError: the file, and what is wrong with it; or what to install.");
   py::class_<verbs::DeviceReport>(module, "RdmaPort", "One port of an RDMA network adapter.")
       .def("__str__", [](const verbs::DeviceReport& one) { return describe(one.choice); })
       .def_readonly("trouble", &verbs::DeviceReport::trouble,

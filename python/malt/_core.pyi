@@ -2119,10 +2119,10 @@ def available_bytes() -> int:
     """
 def check_tls(folder: str) -> None:
     """
-    Load the certificates that MALT_TLS names.
+    Load OpenSSL, and the certificates in the folder that MALT_TLS names; empty: none.
 
     Raises:
-        ConfigError: the file, and what is wrong with it.
+        ConfigError: the file, and what is wrong with it; or what to install.
     """
 def checksum(array: numpy.ndarray) -> int:
     """

@@ -52,9 +52,9 @@ struct GroupOptions {
   // A secret that only the ranks of this job know. It is part of the key by which ranks recognise
   // one another.
   std::string secret = {};
-  // A folder with cert.pem, key.pem and ca.pem, by which TCP between hosts is encrypted with TLS.
-  // If it is empty, TCP is not encrypted. Set on all ranks or on none. RDMA cannot be encrypted and
-  // is not used if this is set.
+  // How TCP between hosts is protected; alike on all ranks. Empty: by TLS with a key made from the
+  // job's. A folder with cert.pem, key.pem and ca.pem: by TLS with these as well; RDMA, which
+  // cannot be encrypted, is then not used. "off": not at all, for a network that the user trusts.
   std::string tls = environment("MALT_TLS");
   RdmaOptions rdma = RdmaOptions::from_environment();
   // A wait calls `interrupt` now and then, and after a signal. It may throw to end the wait.

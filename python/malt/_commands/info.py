@@ -232,7 +232,7 @@ def _verbs(core: Any) -> list[Fact]:
 
 def _tcp(core: Any) -> list[Fact]:
     """Report how a rank that starts here would use MALT_INTERFACE and MALT_TLS."""
-    wanted, folder = variable("MALT_INTERFACE"), variable("MALT_TLS")
+    wanted, protection = variable("MALT_INTERFACE"), variable("MALT_TLS")
     address, problem = None, ""
     found: dict[str, list[str]] = {}
     try:
@@ -241,17 +241,18 @@ def _tcp(core: Any) -> list[Fact]:
                 found.setdefault(one.name, []).append(f"{one.address}/{one.prefix_bits}")
         if wanted:
             address = core.address_of(wanted)
-        if folder:
-            core.check_tls(folder)
+        if protection != "off":
+            core.check_tls(protection)
     except ConfigError as error:
         problem = f"no: {error}"
-    encrypted = f"yes, encrypted (MALT_TLS={folder})" if folder else "yes, not encrypted"
+    how = {"": "by the job's key", "off": "not at all (MALT_TLS=off)"}
+    by = how.get(protection, f"by the job's key and certificates (MALT_TLS={protection})")
     networks = "; ".join(f"{name} {', '.join(all_)}" for name, all_ in found.items())
     if address is not None:
         networks = f"{address} (MALT_INTERFACE={wanted}); there are: {networks or 'loopback alone'}"
     return [
-        Fact("transport_tcp", "transport tcp", not problem, problem or encrypted),
-        Fact("tcp_tls", "", bool(folder), ""),
+        Fact("transport_tcp", "transport tcp", not problem, problem or f"yes, protected {by}"),
+        Fact("tcp_tls", "", protection != "off", ""),
         Fact("tcp_address", "", address, ""),
         Fact("networks", "networks", found, networks or "loopback alone"),
     ]

@@ -166,12 +166,12 @@ def binding(connection: socket.socket) -> bytes:
 
 
 def context(*, server_side: bool) -> ssl.SSLContext | None:
-    """Return the context for the connections of one end; None if MALT_TLS is not set (plain).
+    """Return the context for the connections of one end; None if MALT_TLS names no folder.
 
     Raises:
         malt.ConfigError: a file in the folder, which the message names, cannot be used.
     """
-    folder = variable("MALT_TLS")
+    folder = folder_of_tls()
     if not folder:
         return None
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server_side else ssl.PROTOCOL_TLS_CLIENT)
@@ -208,9 +208,15 @@ def context(*, server_side: bool) -> ssl.SSLContext | None:
     return made
 
 
+def folder_of_tls() -> str:
+    """Return the folder that MALT_TLS names; empty if it is not set, or "off"."""
+    folder = variable("MALT_TLS")
+    return "" if folder == "off" else folder
+
+
 def explain(error: ssl.SSLError) -> str:
     """Say why a client's connection failed, and what to check."""
-    folder = Path(variable("MALT_TLS"))
+    folder = Path(folder_of_tls())
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not valid by {folder / 'ca.pem'}: {error.verify_message}"
     reason = _reason(error)
@@ -228,7 +234,7 @@ def _reason(error: Exception) -> str:
 
 def warn_of_exposed_key() -> None:
     """Log a warning if others can read or write the private key in MALT_TLS."""
-    if folder := variable("MALT_TLS"):
+    if folder := folder_of_tls():
         with contextlib.suppress(OSError):  # context() reports a file that cannot be read
             if (warning := exposure(Path(folder, "key.pem"))) is not None:
                 log.warning("MALT_TLS: %s", warning)

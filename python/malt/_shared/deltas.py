@@ -45,6 +45,11 @@ def part_bytes(array: Array) -> int:
     return 2 * _HEAD.size + _padded(min(2 * BLOCK, array.size) * array.itemsize) + 8
 
 
+def most_parts(array: Array) -> int:
+    """Return how many parts a delta of the array can have: one for each block, and one if empty."""
+    return max(1, -(-array.size // BLOCK))
+
+
 def difference(array: Array, copy: Array) -> list[bytes]:
     """Return array - copy as parts; there is at least one, which is empty if nothing has changed.
 

@@ -19,6 +19,7 @@ from malt import _errors as errors
 from malt._core_import import Group, Messages, Reducer
 from malt._errors import ConfigError, DamagedError, PeerError, describe_ranks
 from malt._job import job as jobs
+from malt._job.uninterrupted import uninterrupted
 from malt._shared import deltas, wire
 from malt._shared.streams import Delta, Held, Part, Streams, are_equal
 
@@ -43,6 +44,7 @@ class Replica:
         due: kinds and parts of the messages to be sent.
         is_comparing: all ranks have come to the drain, and have not compared yet.
         is_used: this rank has exchanged or drained it.
+        has_begun: the last exchange() was counted, and ended by an exception.
         added: how many deltas of other ranks have been added.
         drained: the ranks that took part in the last drain.
     """
@@ -55,6 +57,7 @@ class Replica:
         self.due: deque[tuple[int, Part]] = deque()
         self.is_comparing = False
         self.is_used = False
+        self.has_begun = False
         self.added = 0
         self.drained: list[int] = []
         self._flat = flat
@@ -104,6 +107,7 @@ class Replica:
 
     def drain(self, limit: float) -> None:
         """Make all ranks' arrays equal (rule 6). Collective."""
+        self.has_begun = False
         if not self.is_comparing:
             self._send_changes(limit)
         self._settle(limit)
@@ -146,6 +150,14 @@ class Replica:
     def _even_elements(self) -> int:
         return min(self._flat.size, _EVEN_ELEMENTS)
 
+    @uninterrupted
+    def begin_exchange(self) -> None:
+        """Count an exchange, and number what this rank has changed as its delta."""
+        self.streams.exchanges += 1
+        self.has_begun = True
+        self.begin_delta()
+
+    @uninterrupted
     def begin_delta(self) -> bool:
         """Number what this rank has changed as a delta, to be sent; return whether it is empty."""
         payloads = deltas.difference(self._flat, self._copy)
@@ -165,6 +177,7 @@ class Replica:
                 break
         self.send_all(limit)
 
+    @uninterrupted
     def send_now(self) -> None:
         """Send what there is room for."""
         while self.due:
@@ -229,6 +242,7 @@ class Replica:
                 )
             self.messages.wait(for_room, live, text, left)
 
+    @uninterrupted
     def receive(self) -> None:
         for sender, data, is_old in self.messages.receive():
             kind, held, part = wire.unpack(data, self._size)
@@ -242,6 +256,11 @@ class Replica:
                 self.streams.hear(sender, held)
 
     def _take_part(self, sender: int, part: Part) -> None:
+        if part.parts > deltas.most_parts(self._flat):
+            raise DamagedError(
+                f"shared array {self.name!r}: rank {sender} sent a delta of {part.parts:,} parts; "
+                f"it can have {deltas.most_parts(self._flat):,}"
+            )
         delta = self.streams.arrive(sender, part)
         if delta is not None:
             deltas.add(deltas.changes(delta.payloads, self._copy), self._copy, self._flat)
@@ -263,11 +282,7 @@ class Replica:
 
     def _mark(self, limit: float) -> None:
         """Wait until all live ranks have come here; all that they sent before has then arrived."""
-        if not self._is_marked:
-            self._marks[self._rank] += 1
-            mark = Part(self._rank, self._marks[self._rank], 0, 0, 1, b"")
-            self.due.append((wire.MARK, mark))
-            self._is_marked = True
+        self._put_mark()
         self.send_all(limit)
 
         def missing(live: Sequence[int]) -> list[int]:
@@ -276,6 +291,14 @@ class Replica:
 
         self._wait(lambda live: not missing(live), missing, "come", limit)
         self._is_marked, self.is_comparing = False, True
+
+    @uninterrupted
+    def _put_mark(self) -> None:
+        if not self._is_marked:
+            self._marks[self._rank] += 1
+            mark = Part(self._rank, self._marks[self._rank], 0, 0, 1, b"")
+            self.due.append((wire.MARK, mark))
+            self._is_marked = True
 
     def _compare(self, limit: float) -> dict[int, Held]:
         """Return the rows of all ranks that take part, the same on each of them."""

@@ -83,7 +83,7 @@ class Shared:
             ConfigError: a float change is infinite or NaN, and nothing was sent; or a drain() ended
                 with an error and has to be called again.
             TimeoutError: the ranks that the error names did not receive or send in time. Call
-                exchange() again.
+                exchange() again: it goes on with this exchange, and sends no later changes.
         """
         bound = None if staleness is None else operator.index(staleness)
         if bound is not None and bound < 0:
@@ -94,18 +94,20 @@ class Shared:
             before = replica.added
             if bound is None:
                 self._in_group(replica.send_now)
-                replica.streams.exchanges += 1
-                if not replica.due:
-                    replica.begin_delta()
+                if replica.due:
+                    replica.streams.exchanges += 1
+                else:
+                    replica.begin_exchange()
                     self._in_group(replica.send_now)
                 replica.receive()
             else:
                 self._in_group(lambda: replica.send_all(limit))
-                replica.streams.exchanges += 1
-                replica.begin_delta()
+                if not replica.has_begun:
+                    replica.begin_exchange()
                 self._in_group(lambda: replica.send_all(limit))
                 target = self.iteration - bound
                 self._in_group(lambda: replica.await_exchanges(target, limit))
+            replica.has_begun = False
             replica.streams.forget_known(replica.messages.live())
             return replica.added - before
 

@@ -15,6 +15,7 @@ from malt._shared.streams import Held, Part
 
 # VALUES: a piece of the copy, for rejoining ranks. MARK: the sender has come to its drain `number`.
 DELTA, VALUES, MARK = range(3)
+_MOST = 1 << 63  # beyond the numbers of deltas and exchanges
 _HEAD = struct.Struct("<IIQQII")  # kind, then of the part: origin, number, clock, place, parts
 
 
@@ -43,7 +44,8 @@ def unpack(data: bytes, size: int) -> Message:
     if len(data) >= head_bytes(size):
         kind, origin, number, clock, place, parts = _HEAD.unpack_from(data)
         held = np.frombuffer(data, "<i8", size, _HEAD.size).astype(np.int64)
-        if kind <= MARK and origin < size and place < parts and (held >= 0).all():
+        is_sound = kind <= MARK and origin < size and place < parts and (held >= 0).all()
+        if is_sound and max(number, clock) < _MOST:
             payload = data[head_bytes(size) :]
             return Message(kind, held, Part(origin, number, clock, place, parts, payload))
     raise DamagedError(f"a message of {len(data)} bytes for a shared array is damaged")

@@ -59,7 +59,7 @@ struct EngineOptions {
   std::string interface;
   std::string toward;    // a host that all ranks can reach, or empty
   std::string secret;    // known to the ranks of the job alone, or empty
-  std::string tls = {};  // a folder of certificates; empty: connections are not encrypted
+  std::string tls = {};  // as GroupOptions::tls
   Rdma rdma;
   RdmaOptions adapter = {};
   int news;                  // an eventfd, written when a rank has ended or a record has come

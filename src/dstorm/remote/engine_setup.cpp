@@ -36,10 +36,12 @@ struct InterfaceRecord {
   bool is_loopback;
 };
 
+enum class Protection : std::uint8_t { kNone, kKey, kCertificates };  // of TCP
+
 // First record: the network of a rank, in a job of several hosts.
 struct Networks {
   net::Key nonce;  // that of the lowest member is part of the job's key
-  bool is_encrypted;
+  Protection protection;
   AdapterRecord adapter;
   std::uint32_t interfaces;
   std::array<InterfaceRecord, kMostInterfaces> interface;
@@ -47,6 +49,11 @@ struct Networks {
 };
 
 namespace {
+
+Protection protection_by(const std::string& tls) {
+  if (tls.empty()) return Protection::kKey;
+  return tls == "off" ? Protection::kNone : Protection::kCertificates;
+}
 
 // Second record: where the rank listens. It is sent again as the last record, to say whether the
 // rank has reached all hosts.
@@ -56,10 +63,10 @@ struct Listening {
   char error[512];
 };
 
-Networks own_networks(const net::TlsContext* tls) {
+Networks own_networks(const std::string& tls) {
   Networks mine{};
   mine.nonce = net::make_key();
-  mine.is_encrypted = tls != nullptr;
+  mine.protection = protection_by(tls);
   for (const net::Interface& one : net::interfaces()) {
     if (mine.interfaces == kMostInterfaces) break;
     InterfaceRecord& record = mine.interface[mine.interfaces++];
@@ -137,17 +144,18 @@ void check_descriptors(const host::Control& control) {
   }
 }
 
-void check_encryption(const std::vector<Networks>& networks, const std::vector<int>& members) {
-  const auto is_encrypted = [&](int r) {
-    return networks[static_cast<std::size_t>(r)].is_encrypted;
+void check_protection(const std::vector<Networks>& networks, const std::vector<int>& members) {
+  const auto protection = [&](int r) { return networks[static_cast<std::size_t>(r)].protection; };
+  const auto describe = [&](int r) {
+    const char* const value = protection(r) == Protection::kNone  ? "off"
+                              : protection(r) == Protection::kKey ? "not set"
+                                                                  : "a folder";
+    return "rank " + std::to_string(r) + " has MALT_TLS " + value;
   };
   const int first = members.front();
   for (int r : members) {
-    if (is_encrypted(r) == is_encrypted(first)) continue;
-    throw ConfigError("rank " + std::to_string(first) + " has MALT_TLS " +
-                      std::string(is_encrypted(first) ? "" : "not ") + "set and rank " +
-                      std::to_string(r) + " has it " + (is_encrypted(r) ? "" : "not ") +
-                      "set; set it for every rank or for none");
+    if (protection(r) == protection(first)) continue;
+    throw ConfigError(describe(first) + " and " + describe(r) + "; set it alike for every rank");
   }
 }
 
@@ -183,13 +191,17 @@ std::vector<Networks> Engine::exchange_networks(Bootstrap& bootstrap,
       throw ConfigError(std::string("cannot watch connections: ") + std::strerror(errno) +
                         "; raise the limit on open files (ulimit -n)");
     }
-    if (!options.tls.empty()) tls_ = std::make_unique<net::TlsContext>(options.tls);
-    mine = own_networks(tls_.get());
+    mine = own_networks(options.tls);
+    if (mine.protection == Protection::kCertificates) {
+      tls_ = std::make_unique<net::TlsContext>(options.tls);
+    } else if (mine.protection == Protection::kKey) {
+      net::check_tls();  // the context needs the key, which is made later
+    }
     mine.adapter = open_adapter(options.rdma, options.adapter);
   });
   std::vector<Networks> networks = call_roll(bootstrap, mine, options.timeout);
   throw_if_any_failed(networks);
-  check_encryption(networks, control_.members());
+  check_protection(networks, control_.members());
   return networks;
 }
 
@@ -227,6 +239,9 @@ void Engine::listen(Bootstrap& bootstrap, const EngineOptions& options,
         net::authenticate(networks[static_cast<std::size_t>(control_.members().front())].nonce,
                           std::as_bytes(std::span(options.secret.data(), options.secret.size())));
     settings_.own = address.with_port(0);
+    if (protection_by(options.tls) == Protection::kKey) {
+      tls_ = std::make_unique<net::TlsContext>(settings_.key);
+    }
     settings_.tls = tls_.get();
     settings_.suspect_after = options.suspect_after;
     settings_.recorder = options.recorder;

@@ -88,6 +88,7 @@ class RunningJob {
       if (bootstrap.rank() != kElsewhere) return;
       key = authenticate(first_of<Key>(listening.heard[0][0]),
                          std::as_bytes(std::span(kSecret, std::strlen(kSecret))));
+      tls.emplace(net::KeptKey(key));
       for (const Bytes& record : listening.heard[1]) at.push_back(first_of<Address>(record));
     });
     const host::SegmentShape shape{MailboxShape(kRanks, 2, 64), Policy::kLatest, 0, 0};
@@ -117,7 +118,8 @@ class RunningJob {
   }
 
   Key key;
-  std::vector<Address> at;  // by rank
+  std::optional<net::TlsContext> tls;  // by the key, as the ranks have it
+  std::vector<Address> at;             // by rank
 
  private:
   struct Rank {
@@ -135,7 +137,7 @@ class RunningJob {
 // A caller that calls rank 0 in the name of `rank`.
 struct Caller {
   Caller(const RunningJob& job, std::uint32_t rank, std::uint64_t number)
-      : stream(Stream::connect(job.at[kHere], loopback(AF_INET), nullptr, 5s)),
+      : stream(Stream::connect(job.at[kHere], loopback(AF_INET), &*job.tls, 5s)),
         handshake(Handshake::caller(job.key, {.rank = rank, .to = kHere, .number = number},
                                     job.at[kHere])) {
     EXPECT_TRUE(eventually([&] { return handshake.advance(stream) == Handshake::Step::kDone; }));
@@ -472,9 +474,10 @@ void expect_refused(const std::string& folder, const std::string& other,
 
 TEST(EngineOverTls, RankWithoutItIsAnErrorOnAll) {
   const testing_sockets::TlsEnds ends;
-  expect_refused(
-      ends.caller.folder.path(), "",
-      {"rank 0 has MALT_TLS set and rank 1 has it not set", "for every rank or for none"});
+  expect_refused(ends.caller.folder.path(), "",
+                 {"rank 0 has MALT_TLS a folder and rank 1 has MALT_TLS not set", "set it alike"});
+  expect_refused("", "off",
+                 {"rank 0 has MALT_TLS not set and rank 1 has MALT_TLS off", "set it alike"});
 }
 
 TEST(EngineOverTls, RankOfAnotherAuthorityIsAnErrorOnAll) {

@@ -49,7 +49,7 @@ def network_facts(monkeypatch: pytest.MonkeyPatch, **environ: str) -> dict[str, 
 
 def test_networks_are_listed_and_the_one_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = network_facts(monkeypatch)
-    assert facts["transport_tcp"].text == "yes, not encrypted"
+    assert facts["transport_tcp"].text == "yes, protected by the job's key"
     assert facts["tcp_address"].value is None
     assert "lo" not in facts["networks"].value
     chosen = network_facts(monkeypatch, MALT_INTERFACE="127.0.0.0/8")

@@ -11,7 +11,7 @@ import pytest
 
 from malt._errors import ConfigError, DamagedError
 from malt._shared import deltas, wire
-from malt._shared.streams import Part
+from malt._shared.streams import Part, Streams
 
 DTYPES = ["int32", "int64", "float32", "float64"]
 LENGTHS = [1, 7, deltas.BLOCK, deltas.BLOCK + 1, 3 * deltas.BLOCK - 5]
@@ -89,8 +89,26 @@ def test_a_message_comes_through_as_it_was_sent() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [b"", b"\0" * 55, wire.pack(wire.Message(9, np.zeros(3, np.int64), Part(0, 1, 1, 0, 1, b"")))],
+    [
+        b"",
+        b"\0" * 55,
+        wire.pack(wire.Message(9, np.zeros(3, np.int64), Part(0, 1, 1, 0, 1, b""))),
+        wire.pack(wire.Message(wire.DELTA, np.zeros(3, np.int64), Part(0, 1, 2**63, 0, 1, b""))),
+    ],
 )
 def test_bytes_that_are_no_message_are_refused(wrong: bytes) -> None:
     with pytest.raises(DamagedError):
         wire.unpack(wrong, 3)
+
+
+def test_a_part_far_from_its_delta_is_refused_at_once() -> None:
+    streams = Streams(0, 2)
+    with pytest.raises(DamagedError, match="part 4,?294,?967,?294"):
+        streams.arrive(1, Part(1, 1, 1, 2**32 - 2, 2**32 - 1, b""))
+
+
+def test_no_delta_has_more_parts_than_it_can() -> None:
+    rng = np.random.default_rng(0)
+    for size in (1, deltas.BLOCK, deltas.BLOCK + 1, 5 * deltas.BLOCK):
+        array = rng.random(size)
+        assert len(deltas.difference(array, np.zeros(size))) <= deltas.most_parts(array)

@@ -213,6 +213,65 @@ tell(x=x.copy())
     assert [x.tolist() for x in result.each("x")] == [[3, 3, 3]] * 2
 
 
+def test_an_exchange_that_is_called_again_counts_once(tmp_path: Path) -> None:
+    body = """
+malt.init(timeout=60)
+x = np.zeros(8, np.int64)
+shared, timeouts = malt.Shared(x), 0
+for step in range(4):
+    x[rank] += 1
+    if rank == 1 and step == 2:
+        while not flag_is_up("late"):
+            time.sleep(.01)
+    while True:
+        try:
+            shared.exchange(staleness=0, timeout=.1 if rank == 0 else 30)
+            break
+        except malt.TimeoutError:
+            timeouts += 1
+            raise_flag("late")
+    malt.barrier()
+shared.drain()
+tell(iteration=shared.iteration, timeouts=timeouts, x=x[:2].tolist())
+"""
+    result = run_job(tmp_path, 2, body)
+    assert result.each("iteration") == [4, 4]
+    assert result.told[0]["timeouts"] > 0
+    assert result.each("x") == [[4, 4], [4, 4]]
+
+
+def test_exceptions_of_signal_handlers_neither_lose_nor_double_changes(tmp_path: Path) -> None:
+    body = """
+class Alarm(Exception):
+    pass
+
+def ring(*_):
+    raise Alarm
+
+malt.init(timeout=60)
+signal.signal(signal.SIGALRM, ring)
+rng = np.random.default_rng(rank)
+x = np.zeros(100_000, np.int64)
+shared, alarms = malt.Shared(x), 0
+for step in range(200):
+    x += 1
+    try:
+        signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-4, 3e-3))
+        shared.exchange()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except Alarm:
+        alarms += 1
+    assert signal.getsignal(signal.SIGALRM) is ring
+signal.signal(signal.SIGALRM, signal.SIG_IGN)
+shared.drain()
+tell(alarms=alarms, sums=np.unique(x).tolist())
+malt.barrier()
+"""
+    result = run_job(tmp_path, 2, body)
+    assert min(result.each("alarms")) > 0
+    assert result.each("sums") == [[400], [400]]
+
+
 def test_a_rank_that_ends_takes_none_of_its_changes_along(tmp_path: Path) -> None:
     body = """
 malt.init(timeout=60)

@@ -12,14 +12,16 @@ namespace {
 // Also the name of 3.1 and later, whose functions of 3.0 are the same. If Python has loaded its own
 // copy under this name, the loader gives that one.
 constexpr const char* kFile = "libssl.so.3";
+constexpr const char* kNeeds = "TCP between hosts is protected by OpenSSL 3.0 or later";
+constexpr const char* kWayOut =
+    "apt install libssl3, or MALT_TLS=off for every rank on a network that you trust";
 
 template <class Function>
 void find(void* library, Function*& function, const char* name) {
   // Also finds those of libcrypto, which libssl needs.
   function = reinterpret_cast<Function*>(dlsym(library, name));
   if (function == nullptr) {
-    throw ConfigError(std::string("MALT_TLS: ") + kFile + " has no " + name +
-                      "; install OpenSSL 3.0 or later: apt install libssl3");
+    throw ConfigError(std::string(kNeeds) + ": " + kFile + " has no " + name + "; " + kWayOut);
   }
 }
 
@@ -27,8 +29,8 @@ OpenSsl load() {
   // Never unloaded: it registers exit handlers, and others in this process may use it.
   void* library = dlopen(kFile, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library == nullptr) {
-    throw ConfigError(std::string("MALT_TLS needs OpenSSL 3, which cannot be loaded (") +
-                      dlerror() + "); apt install libssl3, or unset MALT_TLS");
+    throw ConfigError(std::string(kNeeds) + ", which cannot be loaded (" + dlerror() + "); " +
+                      kWayOut);
   }
   OpenSsl found{};
   find(library, found.BIO_clear_flags, "BIO_clear_flags");
@@ -51,12 +53,18 @@ OpenSsl load() {
   find(library, found.SSL_CTX_free, "SSL_CTX_free");
   find(library, found.SSL_CTX_get0_certificate, "SSL_CTX_get0_certificate");
   find(library, found.SSL_CTX_get_cert_store, "SSL_CTX_get_cert_store");
+  find(library, found.SSL_CTX_get_ex_data, "SSL_CTX_get_ex_data");
   find(library, found.SSL_CTX_load_verify_locations, "SSL_CTX_load_verify_locations");
   find(library, found.SSL_CTX_new, "SSL_CTX_new");
   find(library, found.SSL_CTX_set_cipher_list, "SSL_CTX_set_cipher_list");
+  find(library, found.SSL_CTX_set_ciphersuites, "SSL_CTX_set_ciphersuites");
   find(library, found.SSL_CTX_set_default_passwd_cb, "SSL_CTX_set_default_passwd_cb");
+  find(library, found.SSL_CTX_set_ex_data, "SSL_CTX_set_ex_data");
+  find(library, found.SSL_CTX_set_default_read_buffer_len, "SSL_CTX_set_default_read_buffer_len");
   find(library, found.SSL_CTX_set_num_tickets, "SSL_CTX_set_num_tickets");
   find(library, found.SSL_CTX_set_options, "SSL_CTX_set_options");
+  find(library, found.SSL_CTX_set_psk_client_callback, "SSL_CTX_set_psk_client_callback");
+  find(library, found.SSL_CTX_set_psk_server_callback, "SSL_CTX_set_psk_server_callback");
   find(library, found.SSL_CTX_set_verify, "SSL_CTX_set_verify");
   find(library, found.SSL_CTX_use_PrivateKey_file, "SSL_CTX_use_PrivateKey_file");
   find(library, found.SSL_CTX_use_certificate_chain_file, "SSL_CTX_use_certificate_chain_file");
@@ -64,14 +72,16 @@ OpenSsl load() {
   find(library, found.SSL_export_keying_material, "SSL_export_keying_material");
   find(library, found.SSL_free, "SSL_free");
   find(library, found.SSL_get_error, "SSL_get_error");
+  find(library, found.SSL_get_SSL_CTX, "SSL_get_SSL_CTX");
   find(library, found.SSL_get_verify_result, "SSL_get_verify_result");
+  find(library, found.SSL_has_pending, "SSL_has_pending");
   find(library, found.SSL_is_init_finished, "SSL_is_init_finished");
   find(library, found.SSL_new, "SSL_new");
-  find(library, found.SSL_pending, "SSL_pending");
   find(library, found.SSL_read_ex, "SSL_read_ex");
   find(library, found.SSL_set_accept_state, "SSL_set_accept_state");
   find(library, found.SSL_set_bio, "SSL_set_bio");
   find(library, found.SSL_set_connect_state, "SSL_set_connect_state");
+  find(library, found.SSL_set_session_id_context, "SSL_set_session_id_context");
   find(library, found.SSL_shutdown, "SSL_shutdown");
   find(library, found.SSL_write, "SSL_write");
   find(library, found.TLS_method, "TLS_method");

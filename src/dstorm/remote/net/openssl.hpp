@@ -1,5 +1,5 @@
-// OpenSSL, opened at run time by the first use of MALT_TLS. So a wheel does not carry a copy of it
-// but uses the system's, with the system's security updates. A job without TLS needs no OpenSSL.
+// OpenSSL, opened at run time by the first use of TLS. So a wheel does not carry a copy of it but
+// uses the system's, with the system's security updates. A job on one host needs no OpenSSL.
 #pragma once
 
 #include <openssl/bio.h>
@@ -33,12 +33,18 @@ struct OpenSsl {
   decltype(&::SSL_CTX_free) SSL_CTX_free;
   decltype(&::SSL_CTX_get0_certificate) SSL_CTX_get0_certificate;
   decltype(&::SSL_CTX_get_cert_store) SSL_CTX_get_cert_store;
+  decltype(&::SSL_CTX_get_ex_data) SSL_CTX_get_ex_data;
   decltype(&::SSL_CTX_load_verify_locations) SSL_CTX_load_verify_locations;
   decltype(&::SSL_CTX_new) SSL_CTX_new;
   decltype(&::SSL_CTX_set_cipher_list) SSL_CTX_set_cipher_list;
+  decltype(&::SSL_CTX_set_ciphersuites) SSL_CTX_set_ciphersuites;
   decltype(&::SSL_CTX_set_default_passwd_cb) SSL_CTX_set_default_passwd_cb;
+  decltype(&::SSL_CTX_set_default_read_buffer_len) SSL_CTX_set_default_read_buffer_len;
+  decltype(&::SSL_CTX_set_ex_data) SSL_CTX_set_ex_data;
   decltype(&::SSL_CTX_set_num_tickets) SSL_CTX_set_num_tickets;
   decltype(&::SSL_CTX_set_options) SSL_CTX_set_options;
+  decltype(&::SSL_CTX_set_psk_client_callback) SSL_CTX_set_psk_client_callback;
+  decltype(&::SSL_CTX_set_psk_server_callback) SSL_CTX_set_psk_server_callback;
   decltype(&::SSL_CTX_set_verify) SSL_CTX_set_verify;
   decltype(&::SSL_CTX_use_PrivateKey_file) SSL_CTX_use_PrivateKey_file;
   decltype(&::SSL_CTX_use_certificate_chain_file) SSL_CTX_use_certificate_chain_file;
@@ -46,14 +52,16 @@ struct OpenSsl {
   decltype(&::SSL_export_keying_material) SSL_export_keying_material;
   decltype(&::SSL_free) SSL_free;
   decltype(&::SSL_get_error) SSL_get_error;
+  decltype(&::SSL_get_SSL_CTX) SSL_get_SSL_CTX;
   decltype(&::SSL_get_verify_result) SSL_get_verify_result;
+  decltype(&::SSL_has_pending) SSL_has_pending;
   decltype(&::SSL_is_init_finished) SSL_is_init_finished;
   decltype(&::SSL_new) SSL_new;
-  decltype(&::SSL_pending) SSL_pending;
   decltype(&::SSL_read_ex) SSL_read_ex;
   decltype(&::SSL_set_accept_state) SSL_set_accept_state;
   decltype(&::SSL_set_bio) SSL_set_bio;
   decltype(&::SSL_set_connect_state) SSL_set_connect_state;
+  decltype(&::SSL_set_session_id_context) SSL_set_session_id_context;
   decltype(&::SSL_shutdown) SSL_shutdown;
   decltype(&::SSL_write) SSL_write;
   decltype(&::TLS_method) TLS_method;

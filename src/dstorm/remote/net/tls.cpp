@@ -17,13 +17,18 @@
 #include <new>
 
 #include "dstorm/errors.hpp"
+#include "dstorm/remote/net/mac.hpp"
 #include "dstorm/remote/net/openssl.hpp"
 
 namespace dstorm::net {
 namespace {
 
 constexpr std::size_t kRecordBytes = 16384;  // the most that one TLS record carries
+// Records that go through one system call: kernel and process would change places for each.
+constexpr std::size_t kMostKept = 4 * kRecordBytes;
+constexpr std::size_t kReadBytes = 8 * kRecordBytes;
 constexpr std::size_t kBindingBytes = 32;
+constexpr char kIdentity[] = "MALT";  // of the key that is shared: there is one
 
 template <class T>
 T* made(T* object) {
@@ -82,9 +87,26 @@ int note(BIO* bio, ssize_t bytes, int retry) {
   }
   return static_cast<int>(bytes);
 }
+// Returns whether nothing is kept any more; errno says why something is.
+bool write_kept_of(TlsSocket& socket) {
+  while (socket.written < socket.kept.size()) {
+    const ssize_t bytes = ::send(socket.fd, socket.kept.data() + socket.written,
+                                 socket.kept.size() - socket.written, MSG_NOSIGNAL);
+    if (bytes < 0) return false;
+    socket.written += static_cast<std::size_t>(bytes);
+  }
+  socket.kept.clear();
+  socket.written = 0;
+  return true;
+}
 int write(BIO* bio, const char* data, int bytes) {
-  const auto size = static_cast<std::size_t>(bytes);
-  return note(bio, ::send(socket_of(bio).fd, data, size, MSG_NOSIGNAL), BIO_FLAGS_WRITE);
+  TlsSocket& socket = socket_of(bio);
+  if (socket.kept.size() >= kMostKept && !write_kept_of(socket)) {
+    return note(bio, -1, BIO_FLAGS_WRITE);
+  }
+  const auto* const from = reinterpret_cast<const std::byte*>(data);
+  socket.kept.insert(socket.kept.end(), from, from + bytes);
+  return note(bio, bytes, BIO_FLAGS_WRITE);
 }
 int read(BIO* bio, char* data, int bytes) {
   const auto size = static_cast<std::size_t>(bytes);
@@ -94,13 +116,36 @@ int read(BIO* bio, char* data, int bytes) {
 }
 long control(BIO*, int command, long, void*) { return command == BIO_CTRL_FLUSH ? 1 : 0; }
 
+// OpenSSL's callbacks give both ends the key that they share.
+const KeptKey& key_of(SSL* session) {
+  const SSL_CTX* const context = openssl().SSL_get_SSL_CTX(session);
+  return *static_cast<const KeptKey*>(openssl().SSL_CTX_get_ex_data(context, 0));
+}
+unsigned give_key(SSL* session, unsigned char* to, unsigned most) {
+  const Key& key = key_of(session);
+  if (key.size() > most) return 0;
+  std::memcpy(to, key.data(), key.size());
+  return static_cast<unsigned>(key.size());
+}
+unsigned give_key_to_caller(SSL* session, const char*, char* identity, unsigned most_identity,
+                            unsigned char* to, unsigned most) {
+  if (sizeof(kIdentity) > most_identity) return 0;
+  std::memcpy(identity, kIdentity, sizeof(kIdentity));
+  return give_key(session, to, most);
+}
+unsigned give_key_to_callee(SSL* session, const char*, unsigned char* to, unsigned most) {
+  return give_key(session, to, most);  // whatever key the caller means: another one fails
+}
+
 }  // namespace
+
+void check_tls() { openssl(); }
 
 void TlsContext::Free::operator()(bio_method_st* method) const { openssl().BIO_meth_free(method); }
 void TlsContext::Free::operator()(ssl_ctx_st* context) const { openssl().SSL_CTX_free(context); }
 void TlsSession::Free::operator()(ssl_st* session) const { openssl().SSL_free(session); }
 
-TlsContext::TlsContext(const std::string& folder)
+TlsContext::TlsContext()
     : method_(made(openssl().BIO_meth_new(openssl().BIO_get_new_index() | BIO_TYPE_SOURCE_SINK,
                                           "malt socket"))),
       context_(made(openssl().SSL_CTX_new(openssl().TLS_method()))) {
@@ -109,13 +154,33 @@ TlsContext::TlsContext(const std::string& folder)
   openssl().BIO_meth_set_ctrl(method_.get(), control);
 
   SSL_CTX* context = context_.get();
-  openssl().SSL_CTX_ctrl(context, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_2_VERSION, nullptr);
-  // Of TLS 1.2, only what 1.3 has too: forward secrecy and authenticated encryption.
-  openssl().SSL_CTX_set_cipher_list(context, "ECDHE+AESGCM:ECDHE+CHACHA20");
   openssl().SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_TICKET);
   // No session is resumed: each connection proves itself anew.
   openssl().SSL_CTX_ctrl(context, SSL_CTRL_SET_SESS_CACHE_MODE, SSL_SESS_CACHE_OFF, nullptr);
   openssl().SSL_CTX_set_num_tickets(context, 0);
+  openssl().SSL_CTX_ctrl(context, SSL_CTRL_SET_READ_AHEAD, 1, nullptr);
+  openssl().SSL_CTX_set_default_read_buffer_len(context, kReadBytes);
+}
+
+TlsContext::TlsContext(const KeptKey& key) : TlsContext() {
+  constexpr std::string_view kPurpose = "MALT TLS 1.3 pre-shared key";
+  shared_ = authenticate(key, std::as_bytes(std::span(kPurpose)));
+  SSL_CTX* context = context_.get();
+  openssl().SSL_CTX_ctrl(context, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_3_VERSION, nullptr);
+  // The fastest on processors of servers, which have instructions for it.
+  openssl().SSL_CTX_set_ciphersuites(context, "TLS_AES_128_GCM_SHA256");
+  // A peer that would rather present a certificate is refused: there are no authorities.
+  openssl().SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
+  openssl().SSL_CTX_set_ex_data(context, 0, &shared_);
+  openssl().SSL_CTX_set_psk_client_callback(context, give_key_to_caller);
+  openssl().SSL_CTX_set_psk_server_callback(context, give_key_to_callee);
+}
+
+TlsContext::TlsContext(const std::string& folder) : TlsContext() {
+  SSL_CTX* context = context_.get();
+  openssl().SSL_CTX_ctrl(context, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_2_VERSION, nullptr);
+  // Of TLS 1.2, only what 1.3 has too: forward secrecy and authenticated encryption.
+  openssl().SSL_CTX_set_cipher_list(context, "ECDHE+AESGCM:ECDHE+CHACHA20");
   openssl().SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   // There is no terminal at which to ask for a passphrase.
   openssl().SSL_CTX_set_default_passwd_cb(context, [](char*, int, int, void*) { return 0; });
@@ -140,7 +205,7 @@ TlsContext::TlsContext(const std::string& folder)
 }
 
 TlsSession::TlsSession(const TlsContext& context, int fd, bool calls)
-    : socket_{fd, 0, false}, session_(made(openssl().SSL_new(context.get()))) {
+    : socket_{.fd = fd}, session_(made(openssl().SSL_new(context.get()))) {
   BIO* bio = made(openssl().BIO_new(context.method()));
   openssl().BIO_set_data(bio, &socket_);
   openssl().BIO_set_init(bio, 1);
@@ -149,6 +214,9 @@ TlsSession::TlsSession(const TlsContext& context, int fd, bool calls)
     openssl().SSL_set_connect_state(session_.get());
   } else {
     openssl().SSL_set_accept_state(session_.get());
+    // OpenSSL treats a shared key as a session that is resumed, of which a callee knows whose it is.
+    openssl().SSL_set_session_id_context(
+        session_.get(), reinterpret_cast<const unsigned char*>(kIdentity), sizeof(kIdentity));
   }
 }
 
@@ -188,7 +256,18 @@ bool TlsSession::shake_hands() {
   awaits_room_ = false;
   const int result = openssl().SSL_do_handshake(session_.get());
   if (result != 1) judge(result);
+  write_kept();
   return result == 1;
+}
+
+// Writes the records that OpenSSL has made, as far as there is room.
+void TlsSession::write_kept() {
+  if (socket_.kept.empty() || write_kept_of(socket_)) return;
+  if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return;
+  is_closed_there_ = is_closed_there_ || errno == ECONNRESET || errno == EPIPE;
+  if (flow_ == Flow::kFailed) return;
+  flow_ = Flow::kFailed;
+  error_ = std::strerror(errno);
 }
 
 bool TlsSession::flush() {
@@ -241,6 +320,7 @@ Moved TlsSession::send(std::span<const iovec> parts) {
       taken += bytes;
       if (bytes == 0) break;
     }
+    write_kept();
   }
   return {taken, taken == 0 && flow_ == Flow::kFailed ? Flow::kFailed : Flow::kOpen};
 }
@@ -255,6 +335,7 @@ Moved TlsSession::receive(std::span<const iovec> parts) {
         const int result =
             openssl().SSL_read_ex(session_.get(), static_cast<std::byte*>(part.iov_base) + filled,
                                   part.iov_len - filled, &bytes);
+        is_drained_ = result != 1;
         if (result != 1) {
           judge(result);
           return {moved, moved == 0 ? flow_ : Flow::kOpen};
@@ -273,14 +354,17 @@ Moved TlsSession::end_writing() {
 }
 
 bool TlsSession::wants_write() const noexcept {
-  return awaits_room_ || ((staged_ > 0 || is_ending_) && !awaits_peer());
+  return awaits_room_ || !socket_.kept.empty() ||
+         ((staged_ > 0 || is_ending_) && !awaits_peer());
 }
 
 bool TlsSession::awaits_peer() const noexcept {
   return !awaits_room_ && openssl().SSL_is_init_finished(session_.get()) == 0;
 }
 
-bool TlsSession::has_buffered() const noexcept { return openssl().SSL_pending(session_.get()) > 0; }
+bool TlsSession::has_buffered() const noexcept {
+  return !is_drained_ && openssl().SSL_has_pending(session_.get()) != 0;
+}
 
 std::array<std::byte, kBindingBytes> TlsSession::binding() const {
   constexpr std::string_view kLabel = "EXPORTER-Channel-Binding";

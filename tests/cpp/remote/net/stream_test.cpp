@@ -26,23 +26,33 @@ using testing_sockets::loopback;
 using testing_sockets::Pair;
 using testing_sockets::raw_connect;
 using testing_sockets::raw_send;
+using testing_sockets::raw_take;
 using testing_sockets::send_text;
 using testing_sockets::take_text;
 using testing_sockets::TlsEnds;
+
+constexpr Key kKey{std::byte{9}, std::byte{4}};
 
 struct Setting {
   const char* name;
   int family;
   bool tls;
+  bool by_key = false;
 };
 void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name; }
 
 class AnyStream : public testing::TestWithParam<Setting> {
  protected:
   AnyStream() {
-    if (GetParam().tls) ends_.emplace();
-    pair_.emplace(GetParam().family, ends_ ? &*ends_->caller.context : nullptr,
-                  ends_ ? &*ends_->callee.context : nullptr);
+    if (GetParam().by_key) {
+      calling_ = &keyed_[0];
+      called_ = &keyed_[1];
+    } else if (GetParam().tls) {
+      ends_.emplace();
+      calling_ = &*ends_->caller.context;
+      called_ = &*ends_->callee.context;
+    }
+    pair_.emplace(GetParam().family, calling_, called_);
   }
   Stream& caller() { return *pair_->caller; }
   Stream& callee() { return *pair_->callee; }
@@ -60,6 +70,9 @@ class AnyStream : public testing::TestWithParam<Setting> {
   }
 
   std::optional<TlsEnds> ends_;
+  const TlsContext keyed_[2]{TlsContext(KeptKey(kKey)), TlsContext(KeptKey(kKey))};
+  const TlsContext* calling_ = nullptr;
+  const TlsContext* called_ = nullptr;
   std::optional<Pair> pair_;
 };
 
@@ -67,7 +80,8 @@ INSTANTIATE_TEST_SUITE_P(, AnyStream,
                          testing::Values(Setting{"plain4", AF_INET, false},
                                          Setting{"plain6", AF_INET6, false},
                                          Setting{"tls4", AF_INET, true},
-                                         Setting{"tls6", AF_INET6, true}),
+                                         Setting{"tls6", AF_INET6, true},
+                                         Setting{"key4", AF_INET, true, true}),
                          [](const auto& tested) { return tested.param.name; });
 
 TEST_P(AnyStream, CarriesBytesBothWays) {
@@ -237,8 +251,7 @@ TEST_P(AnyStream, SendingToWhoHasClosedIsAFailureAndNoSignal) {
 
 TEST_P(AnyStream, ReadingFromWhoHasClosedTellsSoAtAnyTime) {
   for (const bool has_begun : {true, false}) {
-    pair_.emplace(GetParam().family, ends_ ? &*ends_->caller.context : nullptr,
-                  ends_ ? &*ends_->callee.context : nullptr);
+    pair_.emplace(GetParam().family, calling_, called_);
     if (has_begun) {
       ASSERT_EQ(carry(caller(), callee(), "x"), "x");
       EXPECT_FALSE(caller().is_closed_there());
@@ -255,8 +268,7 @@ TEST_P(AnyStream, NobodyThereIsAFailureThatSaysSo) {
     const ListeningSocket listener(GetParam().family);
     gone = listener.at;
   }
-  Stream stream = Stream::connect(gone, loopback(GetParam().family),
-                                  ends_ ? &*ends_->caller.context : nullptr, 5s);
+  Stream stream = Stream::connect(gone, loopback(GetParam().family), calling_, 5s);
   EXPECT_TRUE(eventually([&] { return send_text(stream, "hello?").flow == Flow::kFailed; }));
   EXPECT_EQ(stream.error(), "Connection refused");
 }
@@ -270,9 +282,72 @@ TEST_P(AnyStream, BindingIsOfBothEndsAndOfOneConnection) {
   }
   const auto first = caller().binding();
   EXPECT_NE(first, (std::array<std::byte, 32>{}));
-  pair_.emplace(GetParam().family, &*ends_->caller.context, &*ends_->callee.context);
+  pair_.emplace(GetParam().family, calling_, called_);
   ASSERT_EQ(carry(caller(), callee(), "x"), "x");
   EXPECT_NE(caller().binding(), first);
+}
+
+// Whatever either end presents instead.
+TEST(StreamOverTls, KeyIsOneThatBothEndsHave) {
+  const TlsEnds ends;
+  Key other = kKey;
+  other[31] ^= std::byte{1};
+  const TlsContext right((KeptKey(kKey))), wrong((KeptKey(other)));
+  const std::pair<const TlsContext*, const TlsContext*> pairs[] = {
+      {&right, &wrong},          {&right, nullptr},         {nullptr, &right},
+      {&right, &*ends.callee.context}, {&*ends.caller.context, &right},
+  };
+  for (const auto& [calling, called] : pairs) {
+    Pair pair(AF_INET, calling, called);
+    std::string got;
+    bool has_failed[2] = {false, false};
+    EXPECT_TRUE(eventually([&] {
+      has_failed[0] = has_failed[0] || send_text(*pair.caller, "secret").flow == Flow::kFailed;
+      has_failed[1] = has_failed[1] || send_text(*pair.callee, "secret").flow == Flow::kFailed;
+      const auto [at_callee, callee_flow] = take_text(*pair.callee);
+      const auto [at_caller, caller_flow] = take_text(*pair.caller);
+      if (called != nullptr) got += at_callee;
+      if (calling != nullptr) got += at_caller;
+      return (calling == nullptr || has_failed[0]) && (called == nullptr || has_failed[1]);
+    }));
+    EXPECT_EQ(got, "");
+  }
+}
+
+// A byte that somebody changes on the way.
+TEST(StreamOverTls, ChangedBytesEndTheConnection) {
+  const TlsContext caller_key((KeptKey(kKey))), callee_key((KeptKey(kKey)));
+  const ListeningSocket listener, behind;
+  Stream caller = Stream::connect(listener.at, loopback(AF_INET), &caller_key, 5s);
+  const Descriptor near = listener.accept();
+  const Descriptor far = raw_connect(behind.at);
+  Stream callee = Stream::accept(behind.accept(), &callee_key, 5s);
+  std::string got;
+  bool changes = false;
+  Flow flow = Flow::kOpen;
+  const auto pass_on = [&] {
+    if (auto bytes = raw_take(near); bytes && !bytes->empty()) {
+      if (changes) bytes->back() = static_cast<char>(bytes->back() ^ 1);
+      raw_send(far, *bytes);
+    }
+    if (const auto bytes = raw_take(far); bytes && !bytes->empty()) raw_send(near, *bytes);
+    const auto [text, now] = take_text(callee);
+    got += text;
+    flow = now;
+  };
+  std::size_t sent = 0;
+  EXPECT_TRUE(eventually([&] {
+    if (sent == 0) sent = send_text(caller, "right").bytes;
+    pass_on();
+    return got == "right";
+  }));
+  changes = true;
+  EXPECT_EQ(send_text(caller, "changed").bytes, 7);
+  EXPECT_TRUE(eventually([&] {
+    pass_on();
+    return flow == Flow::kFailed;
+  }));
+  EXPECT_EQ(got, "right");
 }
 
 TEST(Stream, SetsWhatAConnectionNeeds) {
