@@ -7,7 +7,6 @@
 namespace vol {
 namespace {
 
-using dstorm::Clock;
 using dstorm::ConfigError;
 using std::chrono::nanoseconds;
 
@@ -81,7 +80,7 @@ void DenseAllreduce::reset_messages() {
 }
 
 const std::vector<int>& DenseAllreduce::run(const Fold& fold, nanoseconds limit, bool last) {
-  const auto start = Clock::now();
+  const dstorm::Deadline deadline(limit);
   if (!is_shareable(fold)) {
     throw ConfigError(std::string("allreduce takes AVG, SUM, MEDIAN and TRIMMED_MEAN, not ") +
                       fold.name() + "; use scatter and gather");
@@ -95,9 +94,9 @@ const std::vector<int>& DenseAllreduce::run(const Fold& fold, nanoseconds limit,
   for (;;) {
     // An evicted rank can still write the memory that a shared fold would use.
     if (!group.is_one_host() || group.has_left_out() || has_codec_) {
-      return run_by_messages(fold, operation, limit - (Clock::now() - start));
+      return run_by_messages(fold, operation, deadline);
     }
-    if (run_shared(fold, operation, limit)) break;
+    if (run_shared(fold, operation, deadline)) break;
     throw_if_failed(operation);
   }
   copy_result_in();
@@ -107,10 +106,10 @@ const std::vector<int>& DenseAllreduce::run(const Fold& fold, nanoseconds limit,
 
 // One attempt in shared memory. Returns false if the round was aborted.
 bool DenseAllreduce::run_shared(const Fold& fold, const dstorm::Operation& operation,
-                                nanoseconds limit) {
-  if (owns_memory_) return meet_and_fold(fold, operation.code, 0, limit);
+                                const dstorm::Deadline& deadline) {
+  if (owns_memory_) return meet_and_fold(fold, operation.code, 0, deadline);
   dstorm::Scattering& scattering = segment_.parts().scattering;
-  std::byte* const room = scattering.claim_room(limit);
+  std::byte* const room = scattering.claim_room(deadline.left());
   bool is_committed = false;
   try {
     elements_.copy_out(room, elements_.whole());
@@ -118,7 +117,7 @@ bool DenseAllreduce::run_shared(const Fold& fold, const dstorm::Operation& opera
     const std::byte* const mailbox =
         segment_.parts().state.memory().mailbox(segment_.group().rank());
     is_committed =
-        meet_and_fold(fold, operation.code, static_cast<std::uint64_t>(room - mailbox), limit);
+        meet_and_fold(fold, operation.code, static_cast<std::uint64_t>(room - mailbox), deadline);
   } catch (...) {
     scattering.release_room();
     throw;
@@ -128,15 +127,15 @@ bool DenseAllreduce::run_shared(const Fold& fold, const dstorm::Operation& opera
 }
 
 bool DenseAllreduce::meet_and_fold(const Fold& fold, std::uint32_t operation, std::uint64_t place,
-                                   nanoseconds limit) {
+                                   const dstorm::Deadline& deadline) {
   // Ranks may move a vector to memory of another length (DenseVector::move_to).
   const std::uint64_t length = elements_.count() << 32;
-  if (!shared_.meet(++round_, length | operation, place, limit)) return false;
+  if (!shared_.meet(++round_, length | operation, place, deadline.left())) return false;
   find_inputs();
   folding_.fold(fold, inputs_,
                 dstorm::part_range(elements_.bytes(), shared_.own_part(), shared_.members().size()),
                 segment_.parts().state.memory().result());
-  return shared_.finish(limit);
+  return shared_.finish(deadline.left());
 }
 
 void DenseAllreduce::find_inputs() {
@@ -196,8 +195,7 @@ void DenseAllreduce::count_shared() {
 
 const std::vector<int>& DenseAllreduce::run_by_messages(const Fold& fold,
                                                         const dstorm::Operation& operation,
-                                                        nanoseconds limit) {
-  const auto start = Clock::now();
+                                                        const dstorm::Deadline& deadline) {
   if (by_messages_ != nullptr && message_bytes_ != elements_.bytes()) {  // DenseVector::move_to
     reset_messages();
   }
@@ -205,14 +203,14 @@ const std::vector<int>& DenseAllreduce::run_by_messages(const Fold& fold,
     // If ranks are late, this exchange fails within the limit and names them. It is made once: a
     // rank that has met the others makes the segment with them, and if that fails, begins there
     // again.
-    if (!have_met_) segment_.group().exchange(what(), {}, limit);
+    if (!have_met_) segment_.group().exchange(what(), {}, deadline.left());
     have_met_ = true;
     by_messages_ = std::make_unique<dstorm::Allreduce>(segment_.group().shared_from_this(), what(),
                                                        segment_.options().kind, elements_.bytes());
     message_bytes_ = elements_.bytes();
   }
   MessageOperand operand(*this, fold);
-  return by_messages_->run(operand, operation, limit - (Clock::now() - start));
+  return by_messages_->run(operand, operation, deadline.left());
 }
 
 }  // namespace vol

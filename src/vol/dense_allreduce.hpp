@@ -38,11 +38,11 @@ class DenseAllreduce {
   class MessageOperand;
 
   const std::vector<int>& run_by_messages(const Fold& fold, const dstorm::Operation& operation,
-                                          std::chrono::nanoseconds limit);
+                                          const dstorm::Deadline& deadline);
   bool run_shared(const Fold& fold, const dstorm::Operation& operation,
-                  std::chrono::nanoseconds limit);
+                  const dstorm::Deadline& deadline);
   bool meet_and_fold(const Fold& fold, std::uint32_t operation, std::uint64_t place,
-                     std::chrono::nanoseconds limit);
+                     const dstorm::Deadline& deadline);
   void throw_if_failed(const dstorm::Operation& operation) const;
   void reset_messages();
   void find_inputs();

@@ -34,7 +34,7 @@ def start_pod(hosts: Hosts, index: int, *, known: int) -> Process:
     names.write_text("127.0.0.1 localhost\n" + "\n".join(lines) + "\n")
     hosts.run(index, "mount", "--bind", str(names), "/etc/hosts")
     hosts.run(index, "hostname", name)
-    _, job = yaml.safe_load_all(MANIFEST.read_text())
+    *_, job = yaml.safe_load_all(MANIFEST.read_text())
     (container,) = job["spec"]["template"]["spec"]["containers"]
     script = str(hosts.directory / "train.py")
     arguments = [script if word == "/app/train.py" else word for word in container["args"]]

@@ -28,6 +28,17 @@ namespace dstorm {
 
 using Clock = std::chrono::steady_clock;
 
+// The time limit of a call that waits several times. It may be the longest there is.
+class Deadline {
+ public:
+  explicit Deadline(std::chrono::nanoseconds limit) : limit_(limit) {}
+  std::chrono::nanoseconds left() const { return limit_ - (Clock::now() - start_); }
+
+ private:
+  Clock::time_point start_ = Clock::now();
+  std::chrono::nanoseconds limit_;
+};
+
 struct alignas(64) Doorbell {
   std::atomic<std::uint32_t> word;
 };

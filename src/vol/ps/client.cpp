@@ -29,8 +29,9 @@ void spread(const std::byte* from, std::size_t row_bytes,
 }  // namespace
 
 Client::Client(std::shared_ptr<dstorm::Group> group, const TableOptions& options,
-               const Edition* edition)
+               const Edition* edition, Behind behind)
     : options_(options),
+      behind_(std::move(behind)),
       servers_(group->size() / 2),
       placement_(options.rows, options.ranks, options.replicas, servers_, options.owners),
       mail_(std::move(group), options.name, kSlotBytes, kDepth),
@@ -211,11 +212,27 @@ bool Client::may_look_again(bool on_ranks) const {
   return on_ranks && options_.is_superseded && options_.is_superseded();
 }
 
+std::pair<std::vector<int>, std::string> Client::missing(std::optional<std::uint64_t> clock) const {
+  std::vector<int> behind;
+  if (clock && behind_) behind = behind_(*clock);
+  std::erase_if(behind, [this](int rank) { return !mail_.is_live(rank) || rank == mail_.rank(); });
+  if (!behind.empty()) {
+    const bool is_close = *clock == kIsDead;
+    return {behind, dstorm::describe_ranks(behind) +
+                        (is_close ? " did not close it"
+                                  : " did not come to clock " + std::to_string(*clock))};
+  }
+  const std::vector<int> servers = awaited();  // none: other clients have to call it first
+  if (servers.empty()) return {{}, "some other rank has not come so far"};
+  return {servers, dstorm::describe_ranks(servers) + " did not answer"};
+}
+
 void Client::wait_until(const std::function<bool()>& done, Limit limit, const char* what,
-                        bool on_ranks) {
+                        std::optional<std::uint64_t> clock) {
   using dstorm::Clock;
   const auto start = Clock::now();
   const std::chrono::nanoseconds most = limit.value_or(mail_.group().timeout());
+  const bool on_ranks = clock.has_value();
   bool is_new = true;
   const auto has_view = [&] {
     if (may_look_again(on_ranks)) return true;
@@ -225,10 +242,7 @@ void Client::wait_until(const std::function<bool()>& done, Limit limit, const ch
     return false;
   };
   const auto missed = [&] {
-    const std::vector<int> ranks = awaited();  // none: other clients have to call it first
-    return std::string(what) + " of table '" + options_.name + "': " +
-           (ranks.empty() ? "some other rank has not come so far"
-                          : dstorm::describe_ranks(ranks) + " did not answer");
+    return std::string(what) + " of table '" + options_.name + "': " + missing(clock).second;
   };
   for (;;) {
     look();
@@ -243,7 +257,8 @@ void Client::wait_until(const std::function<bool()>& done, Limit limit, const ch
     if (left.count() > 0 && mail_.wait(has_view, left, missed)) continue;
     look();
     if (done()) return;
-    throw dstorm::TimeoutError(missed() + " within " + dstorm::format_seconds(most), awaited());
+    throw dstorm::TimeoutError(missed() + " within " + dstorm::format_seconds(most),
+                               missing(clock).first);
   }
 }
 
@@ -313,7 +328,7 @@ void Client::pull(const Rows& rows, std::byte* to, Limit limit) {
     }
     for (const Part& part : parts) {
       if (read_in_place(part)) continue;
-      wait_until([this] { return pull_.parts.size() < kMostAsked; }, limit, "pull", true);
+      wait_until([this] { return pull_.parts.size() < kMostAsked; }, limit, "pull", asked_clock());
       // The server may have died since the rows were split.
       if (live_[static_cast<std::size_t>(part.to)]) {
         send_pull(part);
@@ -321,7 +336,7 @@ void Client::pull(const Rows& rows, std::byte* to, Limit limit) {
         send_again(part);
       }
     }
-    wait_until([this] { return pull_.parts.empty(); }, limit, "pull", true);
+    wait_until([this] { return pull_.parts.empty(); }, limit, "pull", asked_clock());
   } catch (...) {
     pull_ = {};
     throw;
@@ -345,7 +360,7 @@ void Client::finish(Limit limit) {
   send_to_all(Head::Kind::kBye);
   is_finished_ = has_closed_ = true;
   const auto is_over = [this] { return has_all_bye_ || !mail_.is_live(servers_ + mail_.rank()); };
-  wait_until(is_over, limit, "close", true);
+  wait_until(is_over, limit, "close", kIsDead);
 }
 
 // ---- from one edition to the next ----

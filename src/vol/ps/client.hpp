@@ -32,9 +32,11 @@ class Client {
   using Limit = std::optional<std::chrono::nanoseconds>;  // none: the group's
 
   // Collective over the members of the table's group, blocking. Throws as dstorm::Mail does.
-  // `edition`: what the ranks have agreed on; null in the first edition (P10).
+  // `edition`: what the ranks have agreed on; null in the first edition (P10). `behind`: of this
+  // rank's server (Server::behind), for error messages.
+  using Behind = std::function<std::vector<int>(std::uint64_t clock)>;
   Client(std::shared_ptr<dstorm::Group> group, const TableOptions& options,
-         const Edition* edition = nullptr);
+         const Edition* edition = nullptr, Behind behind = nullptr);
 
   // Sends the gradients, rows.count times TableOptions::row_bytes(), and returns the number of the
   // last message. Waits only while many pushes are on their way. Holds back rows whose gradients
@@ -151,10 +153,13 @@ class Client {
   // A question to this rank's server (P13); a body follows it, or comes back to `to`.
   void ask_own(Head head, std::span<const std::byte> body, std::span<std::byte> to, Limit limit);
   void look();
-  // `on_ranks`: it waits for other ranks, and not only for servers.
+  // `clock`: it waits for the other clients to come there, and not only for servers; the highest
+  // number: for them to close the table.
   void wait_until(const std::function<bool()>& done, Limit limit, const char* what,
-                  bool on_ranks = false);
+                  std::optional<std::uint64_t> clock = {});
   bool may_look_again(bool on_ranks) const;
+  // The clients and servers that a wait still waits for, with words for what they have not done.
+  std::pair<std::vector<int>, std::string> missing(std::optional<std::uint64_t> clock) const;
   void note_lost(std::int64_t row);
   void throw_if_failed();
   bool has_sent(std::optional<std::uint64_t> push) const;
@@ -162,6 +167,7 @@ class Client {
   int primary(std::size_t range) const;
 
   const TableOptions& options_;
+  Behind behind_;
   const int servers_;
   Placement placement_;
   dstorm::Mail mail_;

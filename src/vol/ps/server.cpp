@@ -24,6 +24,7 @@ Server::Server(std::shared_ptr<dstorm::Group> group, const TableOptions& options
       held_(placement_.ranges()),
       live_(static_cast<std::size_t>(2 * clients_), true),
       clocks_(static_cast<std::size_t>(clients_)),
+      told_clocks_(static_cast<std::size_t>(clients_)),
       hot_(options.row_bytes()),
       lists_(static_cast<std::size_t>(clients_), KeyLists(options.cached_keys)),
       leaving_(static_cast<std::size_t>(clients_)) {
@@ -82,11 +83,10 @@ Rows Server::read_rows(const Head& head, std::span<const std::byte> message, Val
   };
   // Whatever is sent because of this message, an answer or a copy's, fits a slot as well.
   const bool has_keys = head.keys != KeyForm::kConsecutive;
-  const std::size_t most =
-      kRoom / (options_.row_bytes() + (has_keys ? sizeof(std::int64_t) : 0));
+  const std::size_t most = kRoom / (options_.row_bytes() + (has_keys ? sizeof(std::int64_t) : 0));
   const std::size_t key_bytes = head.has_keys() ? head.count * sizeof(std::int64_t) : 0;
-  if (head.client >= static_cast<std::uint32_t>(clients_) || head.count == 0 ||
-      head.count > most || message.size() != kHeadBytes + key_bytes + bytes()) {
+  if (head.client >= static_cast<std::uint32_t>(clients_) || head.count == 0 || head.count > most ||
+      message.size() != kHeadBytes + key_bytes + bytes()) {
     throw_damaged(reading_, "invalid rows");
   }
   Rows rows{nullptr, head.first, static_cast<std::size_t>(head.count)};
@@ -388,7 +388,8 @@ void Server::take_pull(const Head& head, const Rows& rows) {
     }
     Waiting pull{head, {}};
     if (rows.keys != nullptr) pull.keys.assign(rows.keys, rows.keys + rows.count);
-    drop_oldest(waiting_, kMostWaiting, [&](const Waiting& each) { return each.head.client == head.client; });
+    drop_oldest(waiting_, kMostWaiting,
+                [&](const Waiting& each) { return each.head.client == head.client; });
     waiting_.push_back(std::move(pull));
   } else {
     answer_pull(head, rows);

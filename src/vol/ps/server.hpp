@@ -117,6 +117,9 @@ class Server {
   Brought brought() const;
   // Whether all ranges have come that other servers hand to this one. Any thread may ask.
   bool has_moved() const { return due_.load(std::memory_order_acquire) == 0; }
+  // The clients that have not come to this clock, as far as this server knows; of the highest
+  // number, those that have not said bye. Any thread may ask.
+  std::vector<int> behind(std::uint64_t clock) const;
   // How many pulls of hot rows it has answered. Any thread may ask.
   std::uint64_t hot_answers() const { return hot_answers_.load(std::memory_order_relaxed); }
   // How many ranges have been sent to this server in this edition's move. Any thread may ask.
@@ -238,6 +241,7 @@ class Server {
 
   bool may_take_over(int server) const;
   std::uint64_t lowest_clock() const;
+  void note_clock(std::size_t client, std::uint64_t clock);
   int own() const { return mail_.rank() - clients_; }
   bool is_live(int server) const {
     return live_[static_cast<std::size_t>(clients_) + static_cast<std::size_t>(server)];
@@ -253,6 +257,7 @@ class Server {
   std::vector<Held> held_;             // by range; without a range where this server has none
   std::vector<bool> live_;             // by member, as far as this server has acted on it
   std::vector<std::uint64_t> clocks_;  // by client; the highest number once it has said bye
+  std::vector<std::atomic<std::uint64_t>> told_clocks_;  // the same, for other threads
   std::uint64_t lowest_ = 0;
   std::map<std::uint64_t, Forwarding> forwardings_;  // by the message's id
   std::uint64_t last_id_ = 0;

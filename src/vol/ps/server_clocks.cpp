@@ -14,10 +14,24 @@ constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
 }  // namespace
 
 void Server::take_clock(const Head& head) {
-  std::uint64_t& clock = clocks_[head.client];
-  clock = head.kind == Head::Kind::kBye ? kNever : std::max(clock, head.clock);
+  const std::uint64_t clock = clocks_[head.client];
+  note_clock(head.client, head.kind == Head::Kind::kBye ? kNever : std::max(clock, head.clock));
   advance();
   answer_await();
+}
+
+void Server::note_clock(std::size_t client, std::uint64_t clock) {
+  clocks_[client] = clock;
+  told_clocks_[client].store(clock, std::memory_order_relaxed);
+}
+
+std::vector<int> Server::behind(std::uint64_t clock) const {
+  std::vector<int> clients;
+  for (const int rank : ranks_) {
+    const auto& reached = told_clocks_[static_cast<std::size_t>(rank)];
+    if (reached.load(std::memory_order_relaxed) < clock) clients.push_back(rank);
+  }
+  return clients;
 }
 
 std::uint64_t Server::lowest_clock() const {

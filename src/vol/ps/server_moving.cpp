@@ -44,7 +44,9 @@ Brought Server::brought() const {
 }
 
 void Server::move_from(const Edition& edition, const Server* before) {
-  clocks_ = edition.clocks;
+  for (std::size_t client = 0; client < clocks_.size(); ++client) {
+    note_clock(client, edition.clocks[client]);
+  }
   lowest_ = std::numeric_limits<std::uint64_t>::max();
   for (const int rank : ranks_) {
     lowest_ = std::min(lowest_, clocks_[static_cast<std::size_t>(rank)]);

@@ -28,6 +28,7 @@ class ServerThread {
   void await_made() { made_.get_future().get(); }
   bool has_moved() const { return server_->has_moved(); }
   std::size_t moved() const { return server_->moved(); }
+  std::vector<int> behind(std::uint64_t clock) const { return server_->behind(clock); }
   std::uint64_t hot_answers() const { return server_->hot_answers(); }
   // Returns when the client has ended the thread (Client::stop_server). The result is this rank's
   // server, null if its thread has ended by itself. The group is not left. The caller may not hold

@@ -186,6 +186,61 @@ def test_a_word_arrives_although_every_slot_is_being_read(tmp_path: Path, closes
         assert all(refused(each, "not finite on rank 0") for each in told["errors"])
 
 
+# From round 3 to 5 rank 1 and 2 each hold one of rank 0's two slots. Rank 3 waits for an update of
+# rank 0, and in round 5 rank 0 waits for one of each other rank.
+SKIPPED = """
+from malt._consensus import rounds
+
+x, c = np.zeros(2), None
+keep, wait = rounds.Asynchronous._keep, rounds.Asynchronous._await_updates
+
+def slow(self, mine, updates):
+    if rank in (1, 2) and c and c.rounds == 1 and any(update.rank == 0 for update in updates):
+        raise_flag(f"{rank} reads")
+        await_flag("0 waits")
+    keep(self, mine, updates)
+
+def wait_noted(self, limit):
+    if rank == 0 and self.count == 2:       # its update of round 3 is there, and it has read none
+        raise_flag("0 has sent 3")
+        await_flag("2 reads")
+        await_flag("3 waits")
+    if rank == 0 and self.count == 4:
+        tell(reached_nobody=not self._is_out)
+        raise_flag("0 waits")
+    if rank == 3 and self.count == 3:
+        raise_flag("3 waits")
+    return wait(self, limit)
+
+rounds.Asynchronous._keep, rounds.Asynchronous._await_updates = slow, wait_noted
+c = malt.Consensus(x, max_delay=1, adapt=False, rtol=1e-9, atol=1e-9)
+
+def go_on():
+    x[:] = (np.array([1.0, 5]) * (rank + 1) + c.rho * c.target) / (1 + c.rho)
+    c.exchange(timeout=10)
+
+go_on()
+malt.barrier()
+if rank == 0:
+    go_on()
+    raise_flag("0 has sent 2")
+    await_flag("1 reads")
+elif rank == 1:
+    await_flag("0 has sent 2")
+else:
+    await_flag("0 has sent 3")
+while not c.converged:
+    go_on()
+tell(z=c.z)
+"""
+
+
+def test_an_update_that_found_every_slot_being_read_is_sent_again(tmp_path: Path) -> None:
+    result = run(tmp_path, 4, SKIPPED, environ={"MALT_TRANSPORT": "shm"})
+    assert result.told[0]["reached_nobody"]
+    assert np.allclose(result.each("z"), [2.5, 12.5])
+
+
 def test_no_word_replaces_another(tmp_path: Path) -> None:
     result = run(
         tmp_path,

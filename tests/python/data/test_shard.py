@@ -318,6 +318,55 @@ else:
     assert told["rest"] == []
 
 
+def test_a_pass_ends_although_two_ranks_were_reading_the_rows_of_the_others(tmp_path: Path) -> None:
+    # Rank 0 and 1 each send a row per turn, and one with which they wait at the end of the pass.
+    # While they send that, rank 2 is reading their first rows, and rank 3 their second ones.
+    result = run_job(
+        tmp_path,
+        4,
+        """
+meet("here")
+malt.init(timeout=10, transport="shm")
+parts = malt.shard(range(8), chunk=1)
+
+class Noting:
+    def __init__(self, rows):
+        self._rows = rows
+
+    def __getattr__(self, name):
+        return getattr(self._rows, name)
+
+    def await_update(self, *arguments):
+        raise_flag(f"{rank} waits")
+        return self._rows.await_update(*arguments)
+
+def read(_, updates):
+    tell(read=sorted({update.rank for update in updates}))
+    raise_flag(f"{rank} reads")
+    await_flag("0 waits")
+    await_flag("1 waits")
+
+if rank < 2:
+    parts._rows = Noting(parts._rows)
+else:
+    for other in (0, 1):
+        await_flag(f"{other} is in turn {rank - 1}")
+    parts._rows.gather(read)
+got = []
+for part in parts:
+    got += part
+    if rank < 2:
+        raise_flag(f"{rank} is in turn {len(got)}")
+        await_flag(f"{len(got) + 1} reads")
+tell(got=got)
+malt.barrier()
+""",
+    )
+    assert [told["read"] for told in result.told[2:]] == [[0, 1]] * 2
+    assert sorted(itertools.chain(*result.each("got"))) == list(range(8))
+    assert [len(got) for got in result.each("got")] == [2] * 4
+
+
 def test_a_rank_that_leaves_hands_on_its_chunks(tmp_path: Path) -> None:
     result = run_job(
         tmp_path,

@@ -45,6 +45,25 @@ print(inherited())
     assert done.stdout.decode().splitlines() == ["['MALT_RENDEZVOUS']"] * 2, done.stderr
 
 
+def test_the_collector_does_not_inherit_the_jobs_key(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = script("""
+import pathlib
+for process in pathlib.Path("/proc").glob("[0-9]*"):
+    try:
+        if b"malt._watching.collect" in (process / "cmdline").read_bytes().split(b"\\0"):
+            if (process / "stat").read_text().rpartition(")")[2].split()[1] == str(os.getppid()):
+                environ = (process / "environ").read_bytes()
+                print(b"PATH=" in environ, b"MALT_JOB_KEY" in environ)
+    except OSError:
+        pass
+""")
+    monkeypatch.setenv("MALT_JOB_KEY", "5" * 64)
+    done = run("--report", "report.html", "-n", 1, path)
+    assert done.stdout == b"True False\n", done.stderr
+
+
 def test_ranks_that_have_left_join_again_though_the_key_has_left_the_environment(
     script: Script,
 ) -> None:

@@ -50,20 +50,20 @@ def check_jobset(document: Any, version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_manifests_keep_to_the_published_schemas(version: str) -> None:
-    service, job = documents("job.yaml")
-    assert (service["kind"], job["kind"]) == ("Service", "Job")
-    kubernetes_validate.validate(service, version, strict=True)
-    kubernetes_validate.validate(job, version, strict=True)
-    (jobset,) = documents("jobset.yaml")
+    by_job = documents("job.yaml")
+    assert [one["kind"] for one in by_job] == ["Service", "NetworkPolicy", "Job"]
+    policy, jobset = documents("jobset.yaml")
+    for document in (*by_job, policy):
+        kubernetes_validate.validate(document, version, strict=True)
     check_jobset(jobset, version)
 
 
 def test_misspelt_fields_are_found() -> None:
-    _, job = documents("job.yaml")
+    *_, job = documents("job.yaml")
     job["spec"]["completionMod"] = "Indexed"
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(job, VERSIONS[-1], strict=True)
-    (jobset,) = documents("jobset.yaml")
+    _, jobset = documents("jobset.yaml")
     wrong = copy.deepcopy(jobset)
     wrong["spec"]["network"]["enableDNSHostname"] = True
     with pytest.raises(jsonschema.ValidationError):
@@ -71,8 +71,8 @@ def test_misspelt_fields_are_found() -> None:
 
 
 def test_both_start_the_same_pods_with_one_number_of_nodes() -> None:
-    service, job = documents("job.yaml")
-    (jobset,) = documents("jobset.yaml")
+    service, _, job = documents("job.yaml")
+    _, jobset = documents("jobset.yaml")
     (replicated,) = jobset["spec"]["replicatedJobs"]
     pods = []
     for spec in (job["spec"], replicated["template"]["spec"]):
@@ -92,6 +92,60 @@ def test_both_start_the_same_pods_with_one_number_of_nodes() -> None:
     assert job["spec"]["template"]["spec"]["subdomain"] == service["metadata"]["name"]
     assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
     assert service["spec"]["clusterIP"] == "None"
+
+
+@pytest.mark.parametrize("name", ["job.yaml", "jobset.yaml"])
+def test_pods_have_no_right_that_a_rank_does_not_need(name: str) -> None:
+    spec = documents(name)[-1]["spec"]
+    if "replicatedJobs" in spec:
+        spec = spec["replicatedJobs"][0]["template"]["spec"]
+    pod = spec["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 1000,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+    assert {"/dev/shm", "/tmp"} <= {each["mountPath"] for each in container["volumeMounts"]}
+
+
+# The labels that the controllers give the pods of a Job or JobSet.
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [("job.yaml", "job-name"), ("jobset.yaml", "jobset.sigs.k8s.io/jobset-name")],
+)
+def test_only_pods_of_the_job_reach_one_another(name: str, label: str) -> None:
+    *_, policy, job = documents(name)
+    pods = {"podSelector": {"matchLabels": {label: job["metadata"]["name"]}}}
+    spec = policy["spec"]
+    assert spec["podSelector"] == pods["podSelector"]
+    assert sorted(spec["policyTypes"]) == ["Egress", "Ingress"]
+    assert spec["ingress"] == [{"from": [pods]}]
+    own, names = spec["egress"]
+    assert own == {"to": [pods]}
+    assert [each["namespaceSelector"]["matchLabels"] for each in names["to"]] == [
+        {"kubernetes.io/metadata.name": "kube-system"}
+    ]
+    assert {each["port"] for each in names["ports"]} == {53}
+
+
+def test_the_image_is_built_from_what_a_wheel_is_made_of_and_nothing_else() -> None:
+    root = DEPLOY.parent
+    lines = (root / ".dockerignore").read_text().splitlines()
+    rules = [line for line in lines if line and not line.startswith("#")]
+    assert rules[0] == "*"  # so the others are a list of what is let in
+    let_in = {rule[1:] for rule in rules if rule.startswith("!")}
+    assert let_in == {
+        *("CMakeLists.txt", "LICENSE", "NOTICE.md", "README.md", "pyproject.toml"),
+        *("cmake", "python", "src"),
+    }
+    assert {"**/__pycache__", "**/*.so", "**/*.pem", "**/.*"} <= set(rules)
 
 
 def test_containerfile_builds_a_wheel_of_this_folder_and_runs_malt() -> None:

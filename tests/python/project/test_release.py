@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 import malt
 from malt._distribution import NAME
 
@@ -23,6 +25,26 @@ def test_the_changelog_begins_with_this_version() -> None:
     versions = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
     assert versions[0] == malt.__version__
     assert f'version = "{malt.__version__}"' in PYPROJECT
+
+
+def test_actions_of_the_workflows_are_named_by_commit_and_version() -> None:
+    files = sorted((ROOT / ".github/workflows").glob("*.y*ml"))
+    used = [line for f in files for line in f.read_text().splitlines() if "uses:" in line]
+    assert used
+    for line in used:
+        assert re.search(r"uses: [\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line), line
+
+
+def test_jobs_of_the_release_have_no_right_that_they_do_not_need() -> None:
+    yaml = pytest.importorskip("yaml")
+    workflow = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
+    assert workflow["permissions"] == {}
+    for name, job in workflow["jobs"].items():
+        wanted = {"id-token": "write"} if name == "publish" else {"contents": "read"}
+        assert job["permissions"] == wanted, name
+        for step in job["steps"]:
+            if step.get("uses", "").startswith("actions/checkout@"):
+                assert step["with"]["persist-credentials"] is False, name
 
 
 def test_pages_and_messages_name_the_distribution_and_its_extras() -> None:

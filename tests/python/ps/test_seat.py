@@ -1,4 +1,4 @@
-"""A rank's part of a table when it moves: what ends an attempt."""
+"""A rank's part of a table when it moves: what ends an attempt, and the edition it is then in."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 import malt
+from malt._checkpoint import spread
+from malt.ps._saving import TableRows
 from malt.ps._seat import Seat
 
 
@@ -30,3 +32,22 @@ def test_a_move_ends_well_when_all_ranges_have_come_and_all_members_live() -> No
     core: Any = SimpleNamespace(has_moved=lambda: True)
     formed: Any = SimpleNamespace(ranks=[0], clients=SimpleNamespace(alive=lambda: (0, 1)))
     Seat(job, "t", "", core, 1.0)._await_ranges(formed)
+
+
+def test_a_rank_that_has_moved_once_more_than_another_is_in_another_edition() -> None:
+    job: Any = SimpleNamespace(size=2)
+    core: Any = SimpleNamespace(commit=lambda: None)
+    formed: Any = SimpleNamespace(ranks=[0, 1], clients=None)
+    seats = [Seat(job, "t", "", core, 1.0) for _ in range(2)]
+    rows = [TableRows(seat, {"rows": 1}, [], 2, None, placing=None, is_bsp=False) for seat in seats]
+
+    def can_be_saved() -> bool:
+        reports = {rank: {"editions": spread.editions_of({"t": rows[rank]})} for rank in (0, 1)}
+        return spread.are_of_one_edition(reports)
+
+    assert can_be_saved()
+    for brought in ([b"Bclock 3", b"N"], [b"Bclock 7", b"Bclock 5"], [b"N", b"Bclock 8"]):
+        seats[0]._commit(formed, brought)
+        assert not can_be_saved()
+        seats[1]._commit(formed, brought)
+        assert can_be_saved()

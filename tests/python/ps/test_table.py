@@ -371,3 +371,28 @@ except KeyError:
 """,
     )
     assert result.told[0]["sum"] == 2000
+
+
+def test_time_outs_name_the_ranks_that_are_behind(tmp_path: Path) -> None:
+    body = """
+malt.init(timeout=60)
+table = malt.ps.Table(30, 1, staleness=0, codec=malt.FLOAT16)  # so that pulls go by messages
+table.push(None, np.ones((30, 1)))
+if rank != 2:
+    table.clock()
+malt.barrier()
+if rank == 0:
+    tell(pull=error_of(table.pull, [3], timeout=.2))
+malt.barrier()
+if rank != 2:
+    tell(close=error_of(table.close, timeout=.2))
+malt.barrier()
+os._exit(0)
+"""
+    result = run_job(tmp_path, 3, body)
+    pull, close = result.told[0]["pull"], [told["close"] for told in result.told[:2]]
+    for error in (pull, *close):
+        assert error.kind == "TimeoutError"
+    assert pull.says("rank 2 did not come to clock 1 within 0.2 s")
+    for error in close:
+        assert error.says("rank 2 did not close it within 0.2 s")

@@ -178,7 +178,7 @@ else:
     ) as job:
         result = job.finish()
     assert result.code == 0, result.output
-    assert "close of table 'table 1': some other rank has not come so far" in job.told(0)["error"]
+    assert "close of table 'table 1': rank 1 did not close it within 0.5 s" in job.told(0)["error"]
     assert job.told(1)["sum"] == 2000.0
 
 

@@ -240,6 +240,23 @@ tell(iteration=shared.iteration, timeouts=timeouts, x=x[:2].tolist())
     assert result.each("x") == [[4, 4], [4, 4]]
 
 
+def test_an_exchange_does_not_wait_for_a_rank_that_has_come_to_a_drain(tmp_path: Path) -> None:
+    body = """
+malt.init(timeout=60)
+x = np.zeros(2, np.int32)
+shared = malt.Shared(x)
+for _ in range(1 if rank == 1 else 3):
+    x[rank] += 1
+    shared.exchange(staleness=0, timeout=10)
+shared.drain()
+tell(iterations=shared.iterations, x=x.tolist())
+malt.barrier()
+"""
+    result = run_job(tmp_path, 2, body)
+    assert result.each("iterations") == [[3, 1]] * 2
+    assert result.each("x") == [[3, 1]] * 2
+
+
 def test_exceptions_of_signal_handlers_neither_lose_nor_double_changes(tmp_path: Path) -> None:
     body = """
 class Alarm(Exception):

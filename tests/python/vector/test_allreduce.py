@@ -274,3 +274,28 @@ malt.barrier()
     assert result.told[0]["alive"] == (0, 1)
     assert result.told[0]["seconds"] < 30
     assert not result.told[2]
+
+
+def test_a_death_does_not_begin_the_time_limit_anew(tmp_path: Path) -> None:
+    """Rank 1 comes and dies late in the wait for rank 2, which never comes."""
+    body = """
+malt.init(timeout=60)
+v = malt.vector(np.zeros(10))
+v.allreduce(malt.SUM)
+malt.barrier()
+if rank == 0:
+    tell(error=error_of(v.allreduce, malt.SUM, timeout=4))
+    raise_flag("over")
+elif rank == 1:
+    threading.Timer(3, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+    v.allreduce(malt.SUM)
+else:
+    while not flag_is_up("over"):
+        time.sleep(.01)
+os._exit(0)
+"""
+    result = run_job(tmp_path, 3, "import threading\n" + body, "--keep-going", code=None)
+    error = result.told[0]["error"]
+    assert error.kind == "TimeoutError"
+    assert error.says("rank 2 did not come")
+    assert error.seconds < 6  # 7 if the death began it anew

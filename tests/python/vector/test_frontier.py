@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jobs import refused, run_job, start_job
+
+import malt
 
 MAKE = """
 from collections import Counter
@@ -101,6 +105,28 @@ malt.barrier()
         assert refused(told["none"], "at least one vector")
         assert refused(told["wrong"], "[3]")
         assert all(refused(error, "-1") for error in told["below"])
+
+
+class SlowVector:
+    """Its frontier comes after 50 ms."""
+
+    def frontier(self) -> int:
+        return 0
+
+    def wait_for(self, _: int, *, timeout: float) -> None:
+        self.limit = timeout
+        time.sleep(0.05)
+
+
+def test_the_limit_of_a_wait_for_several_vectors_is_for_all_together() -> None:
+    vectors: list[Any] = [SlowVector() for _ in range(3)]
+    first, second, third = vectors
+    malt.Frontier(vectors).wait_for(1, timeout=30)
+    assert first.limit <= 30
+    assert second.limit <= 30 - 0.05
+    assert third.limit <= 30 - 0.1
+    malt.Frontier(vectors).wait_for(1, timeout=0.02)
+    assert (second.limit, third.limit) == (0, 0)
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])

@@ -354,8 +354,7 @@ Moved TlsSession::end_writing() {
 }
 
 bool TlsSession::wants_write() const noexcept {
-  return awaits_room_ || !socket_.kept.empty() ||
-         ((staged_ > 0 || is_ending_) && !awaits_peer());
+  return awaits_room_ || !socket_.kept.empty() || ((staged_ > 0 || is_ending_) && !awaits_peer());
 }
 
 bool TlsSession::awaits_peer() const noexcept {

@@ -294,8 +294,11 @@ TEST(StreamOverTls, KeyIsOneThatBothEndsHave) {
   other[31] ^= std::byte{1};
   const TlsContext right((KeptKey(kKey))), wrong((KeptKey(other)));
   const std::pair<const TlsContext*, const TlsContext*> pairs[] = {
-      {&right, &wrong},          {&right, nullptr},         {nullptr, &right},
-      {&right, &*ends.callee.context}, {&*ends.caller.context, &right},
+      {&right, &wrong},
+      {&right, nullptr},
+      {nullptr, &right},
+      {&right, &*ends.callee.context},
+      {&*ends.caller.context, &right},
   };
   for (const auto& [calling, called] : pairs) {
     Pair pair(AF_INET, calling, called);
