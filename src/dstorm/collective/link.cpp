@@ -17,6 +17,8 @@ using Clock = std::chrono::steady_clock;
 // Of Tag::count, which is the message's length: set in the first of its parts. A message whose
 // send() has failed in the middle so ends where the next one begins.
 constexpr std::uint64_t kBegins = std::uint64_t{1} << 63;
+// Bytes for which room is made when a message begins; for more, when they come.
+constexpr std::size_t kMostReserved = 16 << 20;
 
 }  // namespace
 
@@ -67,15 +69,19 @@ void Link::add(const Update& update) {
     if (room_.data() != nullptr && fits && find(begun.tag) == messages_.end()) {
       begun.direct = room_.data();
     } else {
-      begun.kept.resize(begun.bytes);
+      begun.kept.reserve(std::min(begun.bytes, kMostReserved));
     }
     messages_.push_back(std::move(begun));
   }
   if (messages_.empty()) return;  // of no message that has begun
   Message& message = messages_.back();
   const std::size_t bytes = std::min(update.payload.size(), message.bytes - message.arrived);
-  std::byte* const to = message.direct != nullptr ? message.direct : message.kept.data();
-  if (bytes != 0) std::memcpy(to + message.arrived, update.payload.data(), bytes);
+  const auto part = update.payload.first(bytes);
+  if (message.direct == nullptr) {
+    message.kept.insert(message.kept.end(), part.begin(), part.end());
+  } else if (bytes != 0) {
+    std::memcpy(message.direct + message.arrived, part.data(), bytes);
+  }
   message.arrived += bytes;
 }
 
@@ -117,8 +123,7 @@ void Link::receive(std::span<std::byte> to, std::uint32_t tag, nanoseconds limit
     room_ = {};
     for (Message& message : messages_) {
       if (message.direct == nullptr) continue;
-      message.kept.resize(message.bytes);
-      std::copy_n(message.direct, message.arrived, message.kept.data());
+      message.kept.assign(message.direct, message.direct + message.arrived);
       message.direct = nullptr;
     }
     throw;
