@@ -7,6 +7,7 @@ leaves a whole checkpoint or none.
 
 from __future__ import annotations
 
+import errno
 import json
 import operator
 import os
@@ -36,6 +37,7 @@ from malt._errors import ConfigError, Error
 from malt._job import job as jobs
 from malt._job import missed
 from malt._job.agreement import Report, Together
+from malt._system_limits import reason
 
 _DRAFT, _OLD = ".malt-draft-", ".malt-old-"
 
@@ -243,6 +245,12 @@ def _write_draft(
     except Error:  # malt's PeerError and TimeoutError are OSErrors too
         raise
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise ConfigError(
+                f"cannot write in {folder}: {reason(error)}; arrays "
+                f"{vector_files.listed(content.arrays)} need {content.size} bytes. The checkpoints "
+                "that are there stay"
+            ) from error
         there = next(p for p in (folder, *folder.parents) if p.exists())
         raise ConfigError(
             f"cannot write in {folder}: {error}; arrays {vector_files.listed(content.arrays)} need "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import shutil
 import signal
@@ -323,16 +324,24 @@ def _own_file(name: str, asked: str, node: int) -> str:
 
 
 def _listen(option: str, address: str) -> socket.socket:
-    host, _, port = address.rpartition(":")
-    if not port.isascii() or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise ConfigError(f"{option} {address} is not [HOST:]PORT with a port of 1 to 65535")
+    full = address if address.rpartition(":")[0] else f"127.0.0.1:{address.lstrip(':')}"
     try:
-        return socket.create_server((host or "127.0.0.1", int(port)))
-    except OSError as error:
+        host, port = wire.parse_address(full, option)
+    except ConfigError:
         raise ConfigError(
-            f"{option} {address}: cannot listen there ({error.strerror}); take another port, or "
-            "end the program that has it"
-        ) from error
+            f"{option} {address} is not [HOST:]PORT with a port of 1 to 65535, and brackets around "
+            "an IPv6 address"
+        ) from None
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        reason = (error.strerror or str(error)).partition(" (while")[0]
+        hint = {
+            errno.EADDRINUSE: "take another port, or end the program that has it",
+            errno.EACCES: "take a port of 1024 or more",
+        }.get(error.errno or 0, "give an address of this host")
+        raise ConfigError(f"{option} {address}: cannot listen there ({reason}); {hint}") from error
 
 
 def _set_node(options: Options, parsed: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import socket
 import struct
@@ -11,6 +12,8 @@ import sys
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
+
+from malt._system_limits import starting
 
 # The first byte of what the launcher sends: the memory of a rank, whose descriptor comes with it;
 # all ranks of the job have ended, and the node whose launcher keeps the books follows; a message of
@@ -82,10 +85,16 @@ class Collecting:
             command.append("--otel")
         if hosts is not None:
             command += ["--hosts", *map(str, hosts)]
-        with other:
+        # It joins no job, and serves strangers: it does without the key.
+        environ = {name: value for name, value in os.environ.items() if name != "MALT_JOB_KEY"}
+        with other, starting("the process that collects what ranks record"):
             # In a session of its own: what ends the ranks must not end what they have recorded.
             self._process = subprocess.Popen(
-                command, pass_fds=passed, stdin=subprocess.DEVNULL, start_new_session=True
+                command,
+                pass_fds=passed,
+                stdin=subprocess.DEVNULL,
+                env=environ,
+                start_new_session=True,
             )
 
     def add(self, descriptor: int) -> None:

@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 
 from malt._errors import ConfigError
+from malt._system_limits import make_memory_file, reason
 
 NAME = "malt-recorder"
 # 16,384 events of a rank, 512 values of each name that it reports, and its totals. A loop of 20 us
@@ -34,9 +35,9 @@ def make(size: int) -> int:
     """
     needed = bytes_for(size)
     try:
-        descriptor = os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    except OSError as error:
-        raise ConfigError(f"a rank cannot be recorded: {error.strerror}") from error
+        descriptor = make_memory_file(NAME, os.MFD_ALLOW_SEALING)
+    except ConfigError as error:
+        raise ConfigError(f"a rank cannot be recorded: {error}") from error
     try:
         os.posix_fallocate(descriptor, 0, needed)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
@@ -44,7 +45,7 @@ def make(size: int) -> int:
         os.close(descriptor)
         raise ConfigError(
             f"a rank cannot be recorded: its {needed:,} bytes of memory are not to be had "
-            f"({error.strerror}); run without --record and what implies it, or raise the limit"
+            f"({reason(error)}); run without --record and what implies it, or raise the limit"
         ) from error
     return descriptor
 

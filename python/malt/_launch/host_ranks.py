@@ -17,6 +17,7 @@ from malt._launch.output import Sink, Stream
 from malt._launch.rank_process import Rank
 from malt._launch.signals import Relay
 from malt._launch.tracebacks import Tracebacks
+from malt._system_limits import reason, starting
 
 _TICK = 0.02
 # Processes that a rank has left running get this long to end by themselves.
@@ -84,6 +85,9 @@ class HostRanks:
         """Start ranks of a job of `size`: each one's number, its number here, its environment.
 
         `limits` are theirs on open files.
+
+        Raises:
+            malt.ConfigError: the limit on processes is reached.
         """
         launcher = os.getpid()
         register = None if self._is_interactive else self._guard.add
@@ -121,17 +125,18 @@ class HostRanks:
         piped = size > 1 or prefix
         stdin = None if rank == 0 and (size == 1 or not os.isatty(0)) else subprocess.DEVNULL
         memory = [int(environ[name]) for name in ("MALT_RECORD_FD",) if name in environ]
-        process = subprocess.Popen(
-            self._command,
-            stdin=stdin,
-            stdout=subprocess.PIPE if piped else None,
-            stderr=subprocess.PIPE if piped else None,
-            bufsize=0,
-            env={**os.environ, **options.environ, **environ},
-            pass_fds=memory,
-            # Safe: the only other thread, the server's, holds no lock that this function needs.
-            preexec_fn=prepare,
-        )
+        with starting(f"rank {rank}"):
+            process = subprocess.Popen(
+                self._command,
+                stdin=stdin,
+                stdout=subprocess.PIPE if piped else None,
+                stderr=subprocess.PIPE if piped else None,
+                bufsize=0,
+                env={**os.environ, **options.environ, **environ},
+                pass_fds=memory,
+                # Safe: the only other thread, the server's, holds no lock that this needs.
+                preexec_fn=prepare,
+            )
         streams = []
         for pipe, sink, tracebacks in (
             (process.stdout, self._out, None),
@@ -203,6 +208,9 @@ class HostRanks:
         """Do what is due: signals of `stop`, unfinished lines, the leftovers of dead ranks."""
         now = time.monotonic()
         self._send_due_signals(now)
+        if (failure := self._out.failure) is not None:
+            self._out.failure = None
+            self.err.say(f"malt run: what ranks write is lost from here on: {reason(failure)}")
         for rank in self.ranks:
             for stream in list(rank.streams):
                 at = stream.show_at()

@@ -244,7 +244,7 @@ class Launcher:
         """Start a rank while others run; they go on if the system cannot start it."""
         try:
             self._start_all([(rank, local_rank)])
-        except OSError as error:
+        except (ConfigError, OSError) as error:
             what = self._describe(rank, self._node.node)
             self._say(f"{what} cannot be started: {error}")
             return False

@@ -13,6 +13,8 @@ import os
 import signal
 import struct
 
+from malt._system_limits import starting
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
@@ -55,11 +57,16 @@ def kill_group(group: int, number: int) -> bool:
 
 
 class Guard:
-    """The process that outlives its launcher. Start it while the launcher has one thread."""
+    """The process that outlives its launcher. Start it while the launcher has one thread.
+
+    Raises:
+        malt.ConfigError: the limit on processes is reached.
+    """
 
     def __init__(self) -> None:
         read_end, self._pipe = os.pipe()
-        self.process = os.fork()
+        with starting("the process that ends what ranks leave behind"):
+            self.process = os.fork()
         if self.process == 0:
             try:
                 _watch(read_end)

@@ -35,6 +35,7 @@ class Sink:
         self.descriptor = descriptor
         self.is_terminal = os.isatty(descriptor)
         self.is_broken = False
+        self.failure: OSError | None = None  # why it is broken, if its reader has not gone
         self.cursor = _Cursor()
 
     @classmethod
@@ -74,6 +75,7 @@ class Sink:
                 if error.errno == errno.EINTR:
                     continue
                 self.is_broken = True
+                self.failure = None if error.errno == errno.EPIPE else error
 
 
 class Stream:

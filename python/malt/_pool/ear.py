@@ -13,6 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from malt._system_limits import starting
+
 _PERIOD = 0.01  # seconds
 
 
@@ -29,7 +31,8 @@ class Ear:
         self._error: BaseException | None = None
         self._has_work = threading.Event()
         self._has_ended = False
-        threading.Thread(target=self._run, name="malt pool", daemon=True).start()
+        with starting("malt.Pool's thread"):
+            threading.Thread(target=self._run, name="malt pool", daemon=True).start()
 
     @contextlib.contextmanager
     def listening(self, attend: Callable[[], object]) -> Iterator[None]:

@@ -6,12 +6,14 @@ SIGBUS. It has no name, so nothing of it is left when the last process that has 
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 from collections.abc import Sequence
 
 from malt._core_import import available_bytes
 from malt._errors import ConfigError
+from malt._system_limits import make_memory_file, reason
 
 _ALIGNMENT = 64
 _CHECKED = 1 << 20  # what is asked for beyond this is compared with the free memory first
@@ -52,7 +54,8 @@ class Memory:
 
     @classmethod
     def make(cls, name: str, *, start: int = 0) -> Memory:
-        return cls(os.memfd_create(f"malt-pool-{name}", os.MFD_CLOEXEC), start=start)
+        """Raises malt.ConfigError: the system refuses it."""
+        return cls(make_memory_file(f"malt-pool-{name}"), start=start)
 
     @property
     def view(self) -> memoryview:
@@ -77,7 +80,9 @@ class Memory:
             raise _no_room(grown, free)
         try:
             os.posix_fallocate(self.descriptor, 0, -(-needed // mmap.PAGESIZE) * mmap.PAGESIZE)
-        except OSError:
+        except OSError as error:
+            if error.errno == errno.EFBIG:
+                raise ConfigError(f"malt.Pool needs more shared memory: {reason(error)}") from None
             raise _no_room(grown, available_bytes()) from None
         self._look()
 

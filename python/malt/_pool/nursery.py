@@ -23,6 +23,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+from malt import _system_limits as system_limits
 from malt._launch import orphans
 from malt._pool import channel, starting
 
@@ -48,12 +49,13 @@ def start(control: socket.socket, ranks: int) -> subprocess.Popen[bytes]:
     at = control.fileno()
     code = _PROGRAM.format(path=sys.path, at=at, pool=os.getpid())
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    return subprocess.Popen(
-        [sys.executable, *flags, "-c", code],
-        stdin=subprocess.DEVNULL,
-        env=environ,
-        pass_fds=[at],
-    )
+    with system_limits.starting("the process that starts malt.Pool's ranks"):
+        return subprocess.Popen(
+            [sys.executable, *flags, "-c", code],
+            stdin=subprocess.DEVNULL,
+            env=environ,
+            pass_fds=[at],
+        )
 
 
 def main(control: int, pool: int) -> None:

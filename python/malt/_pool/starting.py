@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from malt import _system_limits as system_limits
 from malt._engines import rank as engine_rank
 from malt._errors import ConfigError
 from malt._launch import orphans
@@ -66,7 +67,8 @@ def fork(become: Callable[[], int]) -> int:
     with warnings.catch_warnings():
         # Python 3.12 warns of forking beside other threads, whose locks the child does not take.
         warnings.simplefilter("ignore", DeprecationWarning)
-        process = os.fork()
+        with system_limits.starting("a rank of malt.Pool"):
+            process = os.fork()
     if process != 0:
         return process
     code = 1

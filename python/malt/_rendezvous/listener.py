@@ -266,7 +266,7 @@ def _turn_away(connection: Connection) -> None:
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address, family=family)
+        listening = socket.create_server(address, family=family)
     except OSError as error:
         hint = {
             errno.EADDRINUSE: "the port is in use, by another job or another --node-rank 0; take "
@@ -275,3 +275,13 @@ def _listen(host: str, port: int) -> socket.socket:
             "--rendezvous, or start --node-rank 0 where it is",
         }.get(error.errno or 0, f"{error}; see --rendezvous")
         raise ConfigError(f"node 0 cannot listen at {host}, port {port}: {hint}") from error
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(listening.getsockname())  # sends nothing
+    except OSError as error:
+        listening.close()
+        raise ConfigError(
+            f"ranks of this host cannot reach {host}, where their launcher listens "
+            f"({error.strerror}): turn the loopback interface on (ip link set lo up)"
+        ) from error
+    return listening

@@ -21,6 +21,7 @@ from malt._errors import ConfigError, PeerError, describe_ranks
 from malt._rendezvous import wire
 from malt._rendezvous.held import Held
 from malt._rendezvous.session import GRACE_SECONDS, RankSession
+from malt._system_limits import starting
 
 # The time between two checks for Python's signals.
 _NAP_SECONDS = 0.1
@@ -81,9 +82,10 @@ class Member(RankSession):
         connection.settimeout(0)
         if self._is_told(wire.TAKES_OVER):
             self._resume(is_due=False)
-        threading.Thread(
-            target=partial(self._listen, connection), name="malt-member", daemon=True
-        ).start()
+        with starting("the thread that hears the launcher"):
+            threading.Thread(
+                target=partial(self._listen, connection), name="malt-member", daemon=True
+            ).start()
 
     def latest(self) -> Generation:
         """The newest generation that has been announced."""

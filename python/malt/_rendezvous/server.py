@@ -22,6 +22,7 @@ from malt._rendezvous.listener import Listener
 from malt._rendezvous.node_table import Nodes
 from malt._rendezvous.relay import Relay
 from malt._rendezvous.sessions import Sessions
+from malt._system_limits import starting
 
 # A select() accepts at most this, which is less than the longest time limit.
 _MAX_WAIT_SECONDS = 86400.0
@@ -113,7 +114,13 @@ class Server:
         self._settles_at = time.monotonic() + RESUME_SECONDS
 
     def start(self) -> None:
-        self._thread.start()
+        """Serve in a thread from now on.
+
+        Raises:
+            malt.ConfigError: the limit on threads is reached.
+        """
+        with starting("the thread that serves the ranks"):
+            self._thread.start()
 
     def has_ranks(self) -> bool:
         """Return whether a rank has a session. Any thread may call it."""

@@ -27,6 +27,7 @@ from malt._errors import ConfigError
 from malt._job import collecting
 from malt._job.collecting import DASHBOARD, REPORT, STOP, TRACE, Hosts
 from malt._launch import scale
+from malt._system_limits import reason
 from malt._watching import (
     dashboard,
     endings,
@@ -198,7 +199,7 @@ class Collector:
         try:
             trace.write(path, kept, size, incomplete)
         except OSError as error:
-            say(f"the trace is not written: {path}: {error.strerror}")
+            say(f"the trace is not written: {path}: {reason(error)}")
             return False
         if not kept:
             say(f"{path} has no events: no rank has called malt.init()")
@@ -350,4 +351,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except ConfigError as refusal:
+        say(str(refusal))
+        sys.exit(1)

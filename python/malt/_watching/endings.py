@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from malt._errors import ConfigError
 from malt._job import collecting
 from malt._job.collecting import REPORT, TRACE
+from malt._system_limits import reason
 from malt._watching import pulls, report_parts, run_report
 from malt._watching.exchange import Exchange, Part, discard, file_of, node_file, packed
 from malt._watching.merge import merge
@@ -144,7 +145,7 @@ def write_report(collector: Collector, path: Path, command: str) -> None:
     try:
         run_report.write(path, command, collector.origin, wall_offset, processes, hosts, absent)
     except OSError as error:
-        say(f"the report is not written: {path}: {error.strerror}")
+        say(f"the report is not written: {path}: {reason(error)}")
 
 
 def say(text: str) -> None:

@@ -21,6 +21,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from malt._system_limits import starting
+
 _MOST_CONNECTIONS = 32  # that have not proved themselves
 _MOST_HEAD_BYTES = 1 << 15  # of a request: a browser's cookies for this host are in it
 _REQUEST_SECONDS = 5.0  # how long a client may take to send its request
@@ -71,7 +73,8 @@ class Server(http.server.ThreadingHTTPServer):
         # Of connections that have not proved themselves; "": not looked up yet.
         self._origins: dict[socket.socket, str] = {}
         self._lock = threading.Lock()
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        with starting("the thread that answers requests"):
+            threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def keep(self, connection: socket.socket) -> None:
         with self._lock:

@@ -42,7 +42,7 @@ tell(error=error, left=left, again=str(malt.save("c", {"w": w})))
 HARMS = {
     "full": (
         "resource.setrlimit(resource.RLIMIT_FSIZE, (65536, limit[1]))",
-        ("File too large", "'w' need 800002 bytes"),
+        ("is 65,536 bytes; raise it (ulimit -f)", "'w' need 800002 bytes"),
     ),
     "gone": ("path = '/proc/none/c'", ("/proc/none",)),
     "file": ("path = 'script.py/c'", ("script.py/c", "every rank may write")),

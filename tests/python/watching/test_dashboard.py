@@ -49,7 +49,8 @@ class Page:
         ) is None:
             assert time.monotonic() < deadline, job.output
             time.sleep(0.02)
-        self.url, self.host, port, self.token = found.groups()
+        self.url, host, port, self.token = found.groups()
+        self.host = host.strip("[]")
         self.port = int(port)
 
     def ask(self, method: str, path: str, **headers: str) -> tuple[int, str]:
@@ -281,12 +282,35 @@ def test_the_job_goes_on_without_the_process_of_the_page(tmp_path: Path) -> None
         assert job.finish().code == 0
 
 
-@pytest.mark.parametrize("address", ["http", "0", "127.0.0.1:"])
+@pytest.mark.parametrize("address", ["http", "0", "127.0.0.1:", "::1:8080", "[::1]:0"])
 def test_a_wrong_address_is_refused(address: str) -> None:
     command = [sys.executable, "-m", "malt", "run", f"--dashboard={address}", "-n", "1", "true"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert f"--dashboard {address} is not [HOST:]PORT" in done.stderr
+
+
+def test_an_address_of_another_host_is_refused() -> None:
+    command = [sys.executable, "-m", "malt", "run", "--dashboard=192.0.2.1:8080", "-n", "1", "true"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "(Cannot assign requested address); give an address of this host" in done.stderr
+
+
+def test_page_at_an_ipv6_address(tmp_path: Path) -> None:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6) as server:
+            port = server.getsockname()[1]
+    except OSError:
+        pytest.skip("this host has no ::1")
+    with start_job(tmp_path, 1, FOREVER, f"--dashboard=[::1]:{port}", "--keep-going") as job:
+        job.await_told("at")
+        page = Page(job)
+        assert page.url.startswith(f"http://[::1]:{port}/")
+        assert page.ask("GET", f"/?token={page.token}")[0] == 200
+        origin = {"Origin": f"http://[::1]:{port}", "X_Malt_Token": page.token}
+        assert page.ask("POST", "/stop", **origin)[0] == 200
+        assert job.finish().code == 143
 
 
 def test_a_port_that_is_taken_is_refused() -> None:
