@@ -170,7 +170,7 @@ TEST(Link, AReceiveThatTimesOutInTheMiddleOfAMessageCanBeMadeAgain) {
       for (bool is_whole = false; !is_whole;) {
         bytes.assign(kLong, std::byte{0});  // what came before is not there any more
         try {
-          link.receive(bytes, 1, 300us);
+          link.receive(bytes, 1, 0ns);  // until the sender is behind
           is_whole = true;
         } catch (const TimeoutError&) {
           ++late;

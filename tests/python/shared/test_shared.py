@@ -326,6 +326,7 @@ while added == 0:
     added += shared.poll()
     polls += 1
 tell(least=int(counts.min()), most=int(counts.max()), polls=polls)
+malt.barrier()  # nobody has begun to drain before
 counts[0] += 1
 shared.poll()  # begins no delta
 tell(iteration=shared.iteration)
