@@ -214,7 +214,7 @@ TlsSession::TlsSession(const TlsContext& context, int fd, bool calls)
     openssl().SSL_set_connect_state(session_.get());
   } else {
     openssl().SSL_set_accept_state(session_.get());
-    // OpenSSL treats a shared key as a session that is resumed, of which a callee knows whose it is.
+    // OpenSSL takes a shared key for a session that is resumed, and asks a callee whose it is.
     openssl().SSL_set_session_id_context(
         session_.get(), reinterpret_cast<const unsigned char*>(kIdentity), sizeof(kIdentity));
   }

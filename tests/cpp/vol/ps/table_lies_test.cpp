@@ -1,6 +1,6 @@
-// A rank that sends other messages than a client and a server do: the table of an honest rank may be
-// lost with it, and says so. Nothing is written or read beyond its place, and nothing grows without
-// a bound.
+// A rank that sends other messages than a client and a server do: the table of an honest rank may
+// be lost with it, and says so. Nothing is written or read beyond its place, and nothing grows
+// without a bound.
 #include <gtest/gtest.h>
 
 #include <atomic>
