@@ -153,9 +153,7 @@ void bind_turns(py::module_& module) {
           py::arg("kind"), py::arg("error"), py::arg("trace"));
   py::class_<Turns, std::shared_ptr<Turns>>(
       module, "Turns", "The calls of a job, which go one at a time; for the package.")
-      .def(py::init([] {
-        return std::make_shared<Turns>(Turns::Threads{name_of, nap});
-      }))
+      .def(py::init([] { return std::make_shared<Turns>(Turns::Threads{name_of, nap}); }))
       .def(
           "hold",
           [](const std::shared_ptr<Turns>& self, const std::string& call) {

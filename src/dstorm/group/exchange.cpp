@@ -105,8 +105,7 @@ void Group::await_posts_of(std::uint64_t number, std::string_view what, nanoseco
     return std::string(call_of(what)) + ": " + describe_ranks(ranks) + " did not come";
   };
   const auto next_missing = [&] { return next < size() ? next : -1; };
-  if (impl_->waiter.until(
-          all_here, limit, false, [&] { return lacks(missing()); }, next_missing)) {
+  if (impl_->waiter.until(all_here, limit, false, [&] { return lacks(missing()); }, next_missing)) {
     return;
   }
   const std::vector<int> late = missing();
