@@ -174,8 +174,8 @@ TEST_P(WireLevels, BytesAreOffByAtMostHalfAStepOfTheirBlock) {
 TEST_P(WireLevels, BytesOfWhatIsNotFiniteAreNanAndTheOthersOfTheBlockStay) {
   std::vector<float> values(768, 0.5F);
   std::fill_n(values.begin() + 512, 256, 1e-39F);  // which have no scale
-  for (const std::size_t i : {3, 600, 767}) values[i] = kInf;
-  for (const std::size_t i : {255, 300, 601}) values[i] = -kNan;
+  for (const std::size_t i : {3U, 600U, 767U}) values[i] = kInf;
+  for (const std::size_t i : {255U, 300U, 601U}) values[i] = -kNan;
   std::vector<std::int8_t> bytes(768);
   std::array<float, 3> scales{};
   std::vector<float> decoded(768);

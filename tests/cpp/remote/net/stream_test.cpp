@@ -300,7 +300,9 @@ TEST(StreamOverTls, KeyIsOneThatBothEndsHave) {
       {&right, &*ends.callee.context},
       {&*ends.caller.context, &right},
   };
-  for (const auto& [calling, called] : pairs) {
+  for (const auto& ends_of_pair : pairs) {
+    const TlsContext* const calling = ends_of_pair.first;  // Clang 14 captures no bindings
+    const TlsContext* const called = ends_of_pair.second;
     Pair pair(AF_INET, calling, called);
     std::string got;
     bool has_failed[2] = {false, false};
