@@ -22,7 +22,7 @@ SUFFIXES = (".safetensors", ".npz", ".npy")
 
 
 class Source(Collection[str], Protocol):
-    """A file's arrays, by name. What the file says of an array is known before it is read."""
+    """A file's arrays, by name. Their shapes and dtypes are known before they are read."""
 
     def __getitem__(self, name: str, /) -> Array: ...
     def shape_of(self, name: str) -> tuple[int, ...]: ...

@@ -31,7 +31,7 @@ _MOST_TIME = 2**53  # microseconds: larger ones are not exact, and it is beyond 
 _MOST_ITERATION = 2**62
 _MOST_NAMED = 64  # ranks of an event
 _SCALARS = (str, int, float, type(None))
-# What is computed with, by the event's name.
+# The arguments that are computed with, by the event's name.
 _ARGUMENTS = {
     "scatter": ("iteration",),
     "fold": ("iteration", "staleness", "ranks"),

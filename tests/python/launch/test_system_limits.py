@@ -201,7 +201,7 @@ def test_reports_and_traces_that_are_larger_than_a_file_may_be_are_refused_with_
     assert says in capfd.readouterr().err
 
 
-# What a container may refuse
+# System calls that a container may refuse
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.ENOSYS])

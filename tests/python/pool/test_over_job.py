@@ -423,13 +423,16 @@ tell(left=error_of(lambda: malt.Pool(over=job)))
 
 # A rank that writes messages of its own, or rank 0 whose messages somebody has changed.
 LIES = """
-import tempfile
-from malt._pool import over_job, serving
+from malt._pool import serving
 from malt._job import values
 from malt._pool.post import Post
 
 def harmless(theta, x):
     return 0
+
+def post_of(job):  # as malt.Pool makes it
+    serving.begin(job)
+    return Post(job)
 
 def ask(post, victim, module, name):
     command = f"touch {flag}"
@@ -438,7 +441,7 @@ def ask(post, victim, module, name):
     post.send(victim, "sum", 1, module, name, 1, [], parts=values.pack(command, "theta"))
     post.flush()
 
-flag = os.path.join(tempfile.gettempdir(), "called-by-a-stranger")
+flag = os.path.join(os.path.dirname(os.path.abspath(__file__)), "called-by-a-stranger")
 NAMES = [("os", "system"), ("posix", "system"), ("__main__", "os.system"), ("this", "sys.exit"),
          ("subprocess", "getoutput"), ("malt._launch.run", "main"), ("numpy", "savetxt")]
 """
@@ -448,8 +451,7 @@ def test_names_of_other_functions_call_nothing(tmp_path: Path) -> None:
     body = """
 job = malt.init(timeout=60)
 if rank == 0:
-    serving.begin(job)
-    post = Post(job)
+    post = post_of(job)
     for name in NAMES:
         ask(post, 1, *name)
     answers = []
@@ -476,8 +478,7 @@ def test_calls_of_another_rank_than_0_are_refused(tmp_path: Path) -> None:
     body = """
 job = malt.init(timeout=60)
 if rank == 1:
-    serving.begin(job)
-    post = Post(job)
+    post = post_of(job)
     ask(post, 2, "__main__", "harmless")
     while not flag_is_up("refused"):
         time.sleep(.01)
