@@ -73,7 +73,11 @@ void Downlink::over(End end, std::string reason, bool in_order) {
   release_board();
   // If the caller has called again, it gave up this connection before.
   if ((end == End::kDisconnected || end == End::kBroken) && !is_current()) end = End::kReplaced;
-  if (end != End::kLeft && !in_order) stream_->reset_at_end();
+  if (end == End::kLeft) {
+    stream_->end_writing();  // under TLS, merely closing it looks to the sender like a cut
+  } else if (!in_order) {
+    stream_->reset_at_end();
+  }
   changes_->end();
   end_ = end;
   reason_ = std::move(reason);

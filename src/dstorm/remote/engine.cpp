@@ -36,6 +36,9 @@ constexpr std::size_t kLendAHandByRdma = 1024 * 1024;
 constexpr std::size_t kMostPolled = 9;
 // The longest time for which a rank waits until the engine's thread gives up the lock.
 constexpr std::chrono::milliseconds kTurn{10};
+// The longest time for which a rank that leaves reads the ends of connections to ranks that have
+// left.
+constexpr std::chrono::seconds kParting{1};
 
 }  // namespace
 
@@ -188,6 +191,13 @@ void Engine::leave(nanoseconds limit) noexcept {
       return is_out() || std::all_of(uplinks_.begin(), uplinks_.end(), [&](const Uplink& one) {
                return has_heard(one) || one.is_unwanted();
              });
+    });
+    // If the end of a connection is not read, closing it looks to the other rank like a cut. It
+    // then calls again, and keeps its witness because this rank is gone.
+    changed_.wait_for(lock, std::min<nanoseconds>(limit, kParting), [&] {
+      return std::none_of(uplinks_.begin(), uplinks_.end(), [](const Uplink& one) {
+        return one.state() == Uplink::State::kUp;
+      });
     });
     all_know = all_know || is_out() || std::all_of(uplinks_.begin(), uplinks_.end(), has_heard);
     stop_ = true;

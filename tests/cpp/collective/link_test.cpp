@@ -159,21 +159,26 @@ TEST(Link, AReceiveThatTimesOutCanBeMadeAgain) {
 // Also if the time is up in the middle of the message, which was on its way to the caller's memory.
 TEST(Link, AReceiveThatTimesOutInTheMiddleOfAMessageCanBeMadeAgain) {
   constexpr std::size_t kLong = 16 << 20;
-  Job job(2, [](Bootstrap& bootstrap) {
+  Shared<std::atomic<pid_t>> sender;
+  Job job(2, [&](Bootstrap& bootstrap) {
     const auto group = join(bootstrap);
     Link link(group, "l", 4096, 4);
+    if (group->rank() == 0) *sender = getpid();
     group->barrier();
     if (group->rank() == 0) link.send(message(kLong, 5), 1);
     if (group->rank() == 1) {
-      Bytes bytes;
+      const std::uint32_t tags[] = {1};
+      CHECK_THAT(link.await(tags, kLimit) == 0);
+      kill(*sender, SIGSTOP);
       int late = 0;
+      Bytes bytes;
       for (bool is_whole = false; !is_whole;) {
         bytes.assign(kLong, std::byte{0});  // what came before is not there any more
         try {
           link.receive(bytes, 1, 0ns);  // until the sender is behind
           is_whole = true;
         } catch (const TimeoutError&) {
-          ++late;
+          if (++late == 2) kill(*sender, SIGCONT);
         }
       }
       CHECK_THAT(bytes == message(kLong, 5));

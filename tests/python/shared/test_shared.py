@@ -325,6 +325,9 @@ polls = 0
 while added == 0:
     added += shared.poll()
     polls += 1
+raise_flag(f"added {rank}")
+while not flag_is_up(f"added {1 - rank}"):
+    shared.poll()  # the other rank may have to get the end of this one's
 tell(least=int(counts.min()), most=int(counts.max()), polls=polls)
 malt.barrier()  # nobody has begun to drain before
 counts[0] += 1
