@@ -66,9 +66,7 @@ struct Seat {
        const Edition* edition, const Server* before)
       : clients(std::move(clients_group)),
         server(std::make_unique<ServerThread>(std::move(servers_group), options, edition, before)) {
-    client = std::make_unique<Client>(
-        clients, options, edition,
-        [own = server.get()](std::uint64_t clock) { return own->behind(clock); });
+    client = std::make_unique<Client>(clients, options, edition, server.get());
     server->await_made();
   }
   // Ends the server's thread, which may be in a Python function. So the caller has no GIL.

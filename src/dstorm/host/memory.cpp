@@ -96,6 +96,17 @@ std::string address_space_limit() {
   return "; this process may map " + megabytes(limit.rlim_cur) + " in all: raise ulimit -v";
 }
 
+// Beyond the limit, the system would end the process by a signal. It limits shared memory as it does
+// a file.
+void check_file_limit(std::size_t bytes, std::string_view what) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  if (bytes <= limit.rlim_cur) return;
+  throw ConfigError(std::string(what) + " needs shared memory of " + megabytes(bytes) +
+                    ", and this process may write files of " + megabytes(limit.rlim_cur) +
+                    ": raise the limit (ulimit -f unlimited)");
+}
+
 [[noreturn]] void throw_no_room(std::size_t need, std::size_t have, std::string_view what) {
   throw ConfigError(
       std::string(what) + " needs " + megabytes(need) + " of shared memory, but only " +
@@ -141,11 +152,16 @@ Memory::Memory(int fd, std::size_t bytes, std::string_view what) : size_(bytes),
 
 Memory Memory::create(std::size_t bytes, std::size_t used, std::string_view what) {
   if (const std::size_t have = available_bytes(); used > have) throw_no_room(used, have, what);
+  check_file_limit(bytes, what);
   int fd = memfd_create("malt", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
   if (fd < 0 && errno == EINVAL) fd = memfd_create("malt", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) {
-    throw ConfigError("cannot make shared memory for " + std::string(what) + ": " + reason() +
-                      (errno == EMFILE ? "; raise the limit on open files (ulimit -n)" : ""));
+    const bool is_forbidden = errno == EPERM || errno == EACCES || errno == ENOSYS;
+    throw ConfigError(
+        "cannot make shared memory for " + std::string(what) + ": memfd_create: " + reason() +
+        (errno == EMFILE ? "; raise the limit on open files (ulimit -n)"
+         : is_forbidden  ? "; have the container's seccomp filter allow it (`malt doctor` tries it)"
+                         : ""));
   }
   if (ftruncate(fd, static_cast<off_t>(bytes)) != 0 ||
       fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK) != 0) {

@@ -29,9 +29,9 @@ void spread(const std::byte* from, std::size_t row_bytes,
 }  // namespace
 
 Client::Client(std::shared_ptr<dstorm::Group> group, const TableOptions& options,
-               const Edition* edition, Behind behind)
+               const Edition* edition, const ServerThread* own_server)
     : options_(options),
-      behind_(std::move(behind)),
+      own_server_(own_server),
       servers_(group->size() / 2),
       placement_(options.rows, options.ranks, options.replicas, servers_, options.owners),
       mail_(std::move(group), options.name, kSlotBytes, kDepth),
@@ -214,7 +214,7 @@ bool Client::may_look_again(bool on_ranks) const {
 
 std::pair<std::vector<int>, std::string> Client::missing(std::optional<std::uint64_t> clock) const {
   std::vector<int> behind;
-  if (clock && behind_) behind = behind_(*clock);
+  if (clock && own_server_ != nullptr) behind = own_server_->behind(*clock);
   std::erase_if(behind, [this](int rank) { return !mail_.is_live(rank) || rank == mail_.rank(); });
   if (!behind.empty()) {
     const bool is_close = *clock == kIsDead;

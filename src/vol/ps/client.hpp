@@ -18,6 +18,7 @@
 #include "vol/ps/held_back.hpp"
 #include "vol/ps/key_lists.hpp"
 #include "vol/ps/placement.hpp"
+#include "vol/ps/server_thread.hpp"
 #include "vol/ps/shown_rows.hpp"
 #include "vol/ps/table.hpp"
 
@@ -32,11 +33,10 @@ class Client {
   using Limit = std::optional<std::chrono::nanoseconds>;  // none: the group's
 
   // Collective over the members of the table's group, blocking. Throws as dstorm::Mail does.
-  // `edition`: what the ranks have agreed on; null in the first edition (P10). `behind`: of this
-  // rank's server (Server::behind), for error messages.
-  using Behind = std::function<std::vector<int>(std::uint64_t clock)>;
+  // `edition`: what the ranks have agreed on; null in the first edition (P10). `own_server`: this
+  // rank's, whose knowledge error messages tell; null: they do not. It outlives the client.
   Client(std::shared_ptr<dstorm::Group> group, const TableOptions& options,
-         const Edition* edition = nullptr, Behind behind = nullptr);
+         const Edition* edition = nullptr, const ServerThread* own_server = nullptr);
 
   // Sends the gradients, rows.count times TableOptions::row_bytes(), and returns the number of the
   // last message. Waits only while many pushes are on their way. Holds back rows whose gradients
@@ -167,7 +167,7 @@ class Client {
   int primary(std::size_t range) const;
 
   const TableOptions& options_;
-  Behind behind_;
+  const ServerThread* const own_server_;
   const int servers_;
   Placement placement_;
   dstorm::Mail mail_;

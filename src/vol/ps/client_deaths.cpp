@@ -34,6 +34,8 @@ void Client::note_lost(std::int64_t row) {
              (options_.replicas == 0 ? "no death"
                                      : std::to_string(options_.replicas) + " deaths at a time") +
              "; raise replicas, or restore the table from a checkpoint (malt.restore)";
+  const std::string reason = own_server_ == nullptr ? "" : own_server_->failure();
+  if (!reason.empty()) failure_ += ". This rank's server ended: " + reason;
 }
 
 int Client::primary(std::size_t range) const {

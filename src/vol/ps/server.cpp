@@ -46,7 +46,7 @@ void Server::run() {
   const dstorm::Turn turn(mail_.turns(), "serve", mail_.name());
   show();
   for (std::size_t range = 0; range < held_.size(); ++range) {
-    if (held_[range].range != nullptr) apply_kept(range);
+    if (held_[range].range != nullptr) apply_kept_at_start(range);
   }
   const auto has_view = [this] {
     for (std::size_t member = 0; member < live_.size(); ++member) {
@@ -214,6 +214,9 @@ void Server::take(int sender, std::span<const std::byte> message) {
     }
     case Head::Kind::kForwarded:
       return take_forwarded(head.id);
+    case Head::Kind::kApplied:
+      if (is_client) break;
+      return take_applied(sender - clients_, head.clock);
     case Head::Kind::kCopyBegin:
     case Head::Kind::kCopyPart:
     case Head::Kind::kCopyEnd:
@@ -250,8 +253,10 @@ void Server::keep(Range& range, const Head& head, const Rows& rows, const std::b
 
 void Server::change(std::size_t number, const Head& head, const Rows& rows,
                     const std::byte* gradients, std::string& failure) {
-  Range& range = *held_[number].range;
-  if (options_.is_bsp() && head.clock >= lowest_) return keep(range, head, rows, gradients);  // P6
+  const Held& held = held_[number];
+  if (options_.is_bsp() && (!held.is_primary || head.clock >= lowest_)) {  // P6
+    return keep(*held.range, head, rows, gradients);
+  }
   try {
     apply(number, rows, gradients);
   } catch (const std::exception& error) {  // of the user's function
@@ -260,6 +265,7 @@ void Server::change(std::size_t number, const Head& head, const Rows& rows,
 }
 
 void Server::take_push(const Head& head, const Rows& rows, const std::byte* gradients) {
+  if (options_.is_bsp() && !live_[head.client]) return;  // P6
   const auto made = std::make_shared<Answer>(Answer{static_cast<int>(head.client), head.id});
   std::map<int, std::vector<Stretch>> by_copy;
   for (const Stretch& stretch : stretches_of(rows)) {
@@ -337,7 +343,7 @@ void Server::take_forward(int from, const Head& head, const Rows& rows,
       if (moves || place == held.source)
         keep(*held.coming, head, part, values);  // kept by its primary
     } else if (held.range != nullptr) {
-      held.source = place;
+      follow(held, place);
       if (held.range->note_push(static_cast<int>(head.client), head.push)) {
         change(stretch.range, head, part, values, failure);
       }

@@ -25,7 +25,10 @@
 //     waits until every live client has reached the clock that it asks for.
 //  P6 BSP. A push of clock t is kept, and is applied when every live client has passed t, in the
 //     order of clients. A pull at clock t asks for t, and no push of t has been applied then,
-//     because its own client has not passed t.
+//     because its own client has not passed t. A copy applies what its primary has applied, when
+//     the primary says so: it may learn of a client's death earlier or later. And a primary takes
+//     no push of a client that it knows to be dead, because it may have applied the others of that
+//     clock. So both apply the same pushes in the same order.
 //  P10 Ranks join. A table is a sequence of editions, one for each group of the job. Between two of
 //     them nothing is lost, and nothing is applied twice:
 //     (a) All ranks go to the next edition together. A rank goes between two calls, or out of a
@@ -131,6 +134,7 @@ class Server {
     std::unique_ptr<Range> coming;  // a copy whose bytes are arriving; `range` stays until then
     bool is_primary = false;
     int source = 0;  // place in the order of the latest primary known (P4)
+    std::uint64_t applied = 0;  // a copy: the clock of its source's last kApplied (P6)
     int mover = -1;  // the server that hands it to this one; -1: none, or it has come (P10)
     std::vector<int> copies;  // primary: the servers that are to have every push
   };
@@ -173,6 +177,7 @@ class Server {
   void take_pull(const Head& head, const Rows& rows);
   void take_forward(int from, const Head& head, const Rows& rows, const std::byte* gradients);
   void take_forwarded(std::uint64_t id);
+  void take_applied(int from, std::uint64_t clock);
   void take_copy(int from, const Head& head, std::span<const std::byte> body);
   void take_clock(const Head& head);
 
@@ -206,7 +211,8 @@ class Server {
   void hand_over();
   void take_leaving(int from, const Head& head);
   void take_leaving_known(int from, std::uint64_t round);
-  void send_to_server(Head::Kind kind, std::uint64_t id, int to);
+  void send_to_server(Head::Kind kind, std::uint64_t id, int to, std::uint64_t clock = 0);
+  static void follow(Held& held, int place);
 
   void take_of_checkpoint(const Head& head, std::span<const std::byte> body);
   std::vector<std::uint64_t> read_clocks(std::span<const std::byte> body) const;
@@ -221,7 +227,8 @@ class Server {
   void change(std::size_t number, const Head& head, const Rows& rows, const std::byte* gradients,
               std::string& failure);
   void apply(std::size_t range, const Rows& rows, const std::byte* gradients);
-  void apply_kept(std::size_t range);
+  void apply_kept(std::size_t range, std::uint64_t clock, bool tells);
+  void apply_kept_at_start(std::size_t range);
   void show();
   void show(std::size_t range);
   void forward(const Head& head, const Rows& rows, const std::byte* gradients,

@@ -2,6 +2,7 @@
 // answers pulls that wait (P5).
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "vol/ps/server.hpp"
@@ -43,14 +44,30 @@ std::uint64_t Server::lowest_clock() const {
   return lowest;
 }
 
-// Applies the pushes of a range that all clients have passed (P6).
-void Server::apply_kept(std::size_t range) {
-  for (const Range::Kept& kept : held_[range].range->take_kept(lowest_)) {
+// Applies the kept pushes of a range of clocks below `clock` (P6), and tells clients what of theirs
+// has failed.
+void Server::apply_kept(std::size_t range, std::uint64_t clock, bool tells) {
+  for (const Range::Kept& kept : held_[range].range->take_kept(clock)) {
     try {
       apply(range, {kept.keys.data(), 0, kept.keys.size()}, kept.gradients.data());
     } catch (const std::exception& error) {  // of the user's function
-      if (held_[range].is_primary) answer(Head::Kind::kFailed, kept.client, 0, 0, error.what());
+      if (tells) answer(Head::Kind::kFailed, kept.client, 0, 0, error.what());
     }
+  }
+}
+
+// Of an edition, whose lowest clock may be higher than that of the last one.
+void Server::apply_kept_at_start(std::size_t range) {
+  const Held& held = held_[range];
+  apply_kept(range, held.is_primary ? lowest_ : held.applied, held.is_primary);
+}
+
+void Server::take_applied(int from, std::uint64_t clock) {
+  for (std::size_t range = 0; range < held_.size(); ++range) {
+    Held& held = held_[range];
+    if (held.is_primary || placement_.place_of(range, from) != held.source) continue;
+    held.applied = std::max(held.applied, clock);
+    if (held.range != nullptr) apply_kept(range, held.applied, false);
   }
 }
 
@@ -59,9 +76,14 @@ void Server::advance() {
   const std::uint64_t lowest = lowest_clock();
   if (lowest <= lowest_) return;
   lowest_ = lowest;
-  for (std::size_t range = 0; range < held_.size(); ++range) {
-    if (held_[range].range != nullptr) apply_kept(range);
+  std::set<int> told;
+  for (std::size_t range = 0; range < held_.size() && options_.is_bsp(); ++range) {
+    const Held& held = held_[range];
+    if (!held.is_primary || held.range == nullptr) continue;
+    apply_kept(range, lowest_, true);
+    told.insert(held.copies.begin(), held.copies.end());
   }
+  for (const int server : told) send_to_server(Head::Kind::kApplied, 0, server, lowest_);
   if (shown_) shown_->set_clock(lowest_);  // P9 (b)
   std::vector<Waiting> asked = std::exchange(waiting_, {});
   for (Waiting& pull : asked) {

@@ -51,6 +51,9 @@ void Server::settle(std::size_t range) {
 
 void Server::become_primary(std::size_t range) {
   Held& held = held_[range];
+  // Before this server shows the range: clients that read it find what its lowest clock lets
+  // through (P9).
+  apply_kept(range, lowest_, true);
   held.is_primary = true;
   held.source = placement_.place_of(range, own());
   held.coming.reset();
@@ -132,7 +135,7 @@ void Server::take_copy(int from, const Head& head, std::span<const std::byte> bo
   if (!moves && held.mover >= 0) return;                           // P10 (c)
   if (!moves && (held.is_primary || place < held.source)) return;  // P4
   if (head.kind == Head::Kind::kCopyBegin) {
-    if (!moves) held.source = place;
+    if (!moves) follow(held, place);
     held.coming = make_range(range);
     return;
   }
@@ -146,9 +149,18 @@ void Server::take_copy(int from, const Head& head, std::span<const std::byte> bo
   if (!body.empty()) std::memcpy(to.data(), body.data(), body.size());
   if (!is_end) return;
   held.range = std::move(held.coming);
-  if (moves) note_moved(held);
-  apply_kept(range);  // its source may not have known of the last clock
-  settle(range);      // its source may have died meanwhile
+  if (moves) {
+    apply_kept_at_start(range);
+    note_moved(held);
+  }
+  settle(range);  // its source may have died meanwhile
+}
+
+// A new source makes the copy anew, and keeps what it has not applied.
+void Server::follow(Held& held, int place) {
+  if (held.source == place) return;
+  held.source = place;
+  held.applied = 0;
 }
 
 }  // namespace vol::ps

@@ -59,6 +59,7 @@ void Server::move_from(const Edition& edition, const Server* before) {
       return std::ranges::find(range.having, server) != range.having.end();
     };
     Held& held = held_[number];
+    held.applied = lowest_;  // all servers begin with the same clocks
     if (held.is_primary || placement_.place_of(number, own()) <= placement_.replicas()) {
       if (has_it(own())) {
         held.range = before->held_[number].range;
@@ -99,10 +100,11 @@ bool Server::may_take_over(int server) const {
   return !is_handing_over_ || (server != own() && !leaving_[static_cast<std::size_t>(server)]);
 }
 
-void Server::send_to_server(Head::Kind kind, std::uint64_t id, int to) {
+void Server::send_to_server(Head::Kind kind, std::uint64_t id, int to, std::uint64_t clock) {
   Head head{};
   head.kind = kind;
   head.id = id;
+  head.clock = clock;
   std::byte* const room = mail_.begin(kHeadBytes);
   std::memcpy(room, &head, sizeof(head));
   mail_.end(clients_ + to);

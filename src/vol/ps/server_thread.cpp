@@ -35,11 +35,12 @@ void ServerThread::run(const Edition* edition, const Server* before) {
   made_.set_value();
   try {
     server_->run();
-  } catch (const std::exception&) {
+  } catch (const std::exception& error) {
     // The group has been left, or this rank was evicted, or has found damaged memory: for the other
     // ranks this server is dead from now on, and so it is for this rank's client.
-    group_->leave();
+    failure_ = error.what();
     has_failed_ = true;
+    group_->leave();
   }
   server_->hide();
 }

@@ -29,6 +29,8 @@ class ServerThread {
   bool has_moved() const { return server_->has_moved(); }
   std::size_t moved() const { return server_->moved(); }
   std::vector<int> behind(std::uint64_t clock) const { return server_->behind(clock); }
+  // Why the thread has ended by itself; empty if it has not.
+  std::string failure() const { return has_failed_ ? failure_ : std::string(); }
   std::uint64_t hot_answers() const { return server_->hot_answers(); }
   // Returns when the client has ended the thread (Client::stop_server). The result is this rank's
   // server, null if its thread has ended by itself. The group is not left. The caller may not hold
@@ -45,7 +47,8 @@ class ServerThread {
   const TableOptions& options_;
   std::promise<void> made_;
   std::unique_ptr<Server> server_;
-  bool has_failed_ = false;
+  std::string failure_;                   // written before has_failed_
+  std::atomic<bool> has_failed_ = false;
   std::thread thread_;
 };
 

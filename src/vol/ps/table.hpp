@@ -102,6 +102,9 @@ struct Head {
     // A server to another one: a push for its copy, answered with kForwarded of the same id.
     kForward,
     kForwarded,
+    // A server to those that hold copies of its ranges: it has applied the pushes of clocks below
+    // `clock` that it had kept (P6).
+    kApplied,
     kHotValues,  // keys and values; `clock` is that of the rows
     // A server to one that is to hold a copy of range `first`: begins a copy without any push, has
     // a part of its bytes from `clock` on, or ends it with the numbers of the pushes that it has.

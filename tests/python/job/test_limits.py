@@ -65,6 +65,31 @@ malt.barrier()
         assert told["w"] == [3, 3]
 
 
+def test_too_small_a_limit_on_files_is_an_error_on_all_ranks(tmp_path: Path) -> None:
+    """It holds for shared memory too, and what ignores it is ended by a signal."""
+    result = run_job(
+        tmp_path,
+        3,
+        """
+import resource
+malt.init(timeout=60)
+resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, resource.RLIM_INFINITY))
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+error = error_of(malt.vector, (1_000_000,))
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+w = np.ones(2)
+malt.vector(w).allreduce(malt.SUM)
+tell(error=error, w=w.tolist())
+malt.barrier()
+""",
+    )
+    for told in result.told:
+        error = told["error"]
+        assert error.kind == "ConfigError"
+        assert error.says("needs shared memory of", "1048576 bytes", "ulimit -f"), error
+        assert told["w"] == [3, 3]
+
+
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_rank_that_gets_no_thread_says_so_and_can_be_interrupted_still(
     tmp_path: Path, transport: str

@@ -195,6 +195,65 @@ TEST(TableDeaths, AtStalenessNothingADeathChangesNoPull) {
   }
 }
 
+// Each rank assigns its own number, so the last rank's is the one that stays. Rank 1 is the primary:
+// it has read a push of rank 0 when that dies, and is busy with an earlier clock. Rank 2, which
+// holds the copy, learns of the death before it gets that push.
+TEST(TableDeaths, ACopyAppliesWhatADeadRankPushedInTheOrderOfThePrimary) {
+  Shared<Posts> posts;
+  Shared<std::atomic<int>> meeting;
+  Shared<std::atomic<pid_t>> primary;
+  Shared<std::atomic<bool>> is_busy, is_released, is_pulled;
+  Job job(3, [&](dstorm::Bootstrap& bootstrap) {
+    TableOptions options = options_of(64, 1);
+    options.replicas = 1;
+    options.staleness = 0;
+    options.rule.kind = Rule::Kind::kFunction;
+    options.rule.function = [&](std::byte* values, const std::byte* given, std::size_t rows) {
+      if (getpid() == *primary) {
+        *is_busy = true;
+        await(*is_released);
+      }
+      std::memcpy(values, given, rows * sizeof(double));
+    };
+    Rank one(*posts, bootstrap.rank(), 3, options);
+    const Placement& placement = one.client->placement();
+    std::vector<std::int64_t> keys;
+    for (std::int64_t key = 0; key < 64; ++key) {
+      const std::size_t range = placement.range_of(key);
+      if (placement.server(range, 0) == 1 && placement.server(range, 1) == 2) keys.push_back(key);
+    }
+    CHECK_THAT(!keys.empty());
+    if (one.rank == 1) *primary = getpid();
+    for (int clock = 0; clock < 2 && one.rank != 0; ++clock) {
+      one.client->wait(one.add(keys, one.rank), {});
+      one.client->advance({});
+    }
+    meet(*meeting, 3);
+    std::this_thread::sleep_for(50ms);  // the servers take in the clocks
+    if (one.rank == 0) {
+      kill(*primary, SIGSTOP);  // so that it reads both at once
+      one.client->advance({});
+      one.add(keys, 5);
+      kill(*primary, SIGCONT);
+      await(*is_busy);
+      std::raise(SIGKILL);
+    }
+    if (one.rank == 1) {
+      await(*is_pulled);
+      std::raise(SIGKILL);
+    }
+    while (one.live() > 2) std::this_thread::sleep_for(1ms);
+    std::this_thread::sleep_for(50ms);  // the server acts on the death
+    *is_released = true;
+    CHECK_THAT(are_all(one.pull(keys), 2));
+    *is_pulled = true;
+    while (one.live() > 1) std::this_thread::sleep_for(1ms);
+    CHECK_THAT(are_all(one.pull(keys), 2));
+    return 0;
+  });
+  EXPECT_EQ(job.wait_all(), (std::vector<int>{128 + SIGKILL, 128 + SIGKILL, 0}));
+}
+
 // Rank 1 never ends its first clock, so a pull at the next one waits for it, but not one of rows
 // that no clock brings back.
 TEST(TableDeaths, APullOfLostRowsDoesNotWaitForClocks) {

@@ -51,7 +51,7 @@ class Rank {
     group_ = testing_processes::join(bootstrap);
     joining.join();
     thread_.emplace(server_group, options_);
-    client.emplace(group_, options_);
+    client.emplace(group_, options_, nullptr, &*thread_);
     thread_->await_made();
   }
   std::uint64_t add(const std::vector<std::int64_t>& keys, double value) {
