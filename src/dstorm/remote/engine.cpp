@@ -195,9 +195,8 @@ void Engine::leave(nanoseconds limit) noexcept {
     // If the end of a connection is not read, closing it looks to the other rank like a cut. It
     // then calls again, and keeps its witness because this rank is gone.
     changed_.wait_for(lock, std::min<nanoseconds>(limit, kParting), [&] {
-      return std::none_of(uplinks_.begin(), uplinks_.end(), [](const Uplink& one) {
-        return one.state() == Uplink::State::kUp;
-      });
+      return std::none_of(uplinks_.begin(), uplinks_.end(),
+                          [](const Uplink& one) { return one.state() == Uplink::State::kUp; });
     });
     all_know = all_know || is_out() || std::all_of(uplinks_.begin(), uplinks_.end(), has_heard);
     stop_ = true;

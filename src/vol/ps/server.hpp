@@ -133,7 +133,7 @@ class Server {
     std::shared_ptr<Range> range;   // null: this server does not have it
     std::unique_ptr<Range> coming;  // a copy whose bytes are arriving; `range` stays until then
     bool is_primary = false;
-    int source = 0;  // place in the order of the latest primary known (P4)
+    int source = 0;             // place in the order of the latest primary known (P4)
     std::uint64_t applied = 0;  // a copy: the clock of its source's last kApplied (P6)
     int mover = -1;  // the server that hands it to this one; -1: none, or it has come (P10)
     std::vector<int> copies;  // primary: the servers that are to have every push

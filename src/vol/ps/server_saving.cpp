@@ -80,7 +80,7 @@ void Server::continue_from(std::span<const std::uint64_t> clocks) {
   lowest_ = lowest_clock();
   if (shown_) shown_->set_clock(lowest_);
   for (Held& held : held_) held.applied = 0;  // the clocks may be lower ones
-  hot_ = HotRows(options_.row_bytes());  // P13 (c)
+  hot_ = HotRows(options_.row_bytes());       // P13 (c)
 }
 
 }  // namespace vol::ps

@@ -47,7 +47,7 @@ class ServerThread {
   const TableOptions& options_;
   std::promise<void> made_;
   std::unique_ptr<Server> server_;
-  std::string failure_;                   // written before has_failed_
+  std::string failure_;  // written before has_failed_
   std::atomic<bool> has_failed_ = false;
   std::thread thread_;
 };
