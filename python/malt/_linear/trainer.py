@@ -281,12 +281,12 @@ class _Company:
         self._agreement = vectors.vector(self._agreed)
         # All ranks make the same number of exchanges a pass, each over its own share of rows.
         counts = np.zeros(job.size)
-        counts[job.rank] = rows
+        counts[job.rank] = 1 + rows  # stays 0 for a rank that is dead or has left
         add_up(counts)
-        if not counts.all():
-            empty = describe_ranks(int(r) for r in np.flatnonzero(counts == 0))
+        if (counts == 1).any():
+            empty = describe_ranks(int(r) for r in np.flatnonzero(counts == 1))
             raise ConfigError(f"{empty} got no rows; give every rank some, or take fewer ranks")
-        self.pieces = _pieces(int(counts.max()), every)
+        self.pieces = _pieces(int(counts.max()) - 1, every)
         self._sums = what in ("difference", "gradient")
         self._sent = self._weights
         self._before: Array | None = None

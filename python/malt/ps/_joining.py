@@ -10,11 +10,20 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from malt._core_import import Group, Turns
-from malt._errors import ConfigError, Error, PeerError, TimeoutError  # noqa: A004
+from malt._errors import (
+    ConfigError,
+    DamagedError,
+    Error,
+    PeerError,
+    TimeoutError,  # noqa: A004
+)
 from malt._job import calls
 from malt._job.job import Job
 
 _MOST_EXCHANGED = 768  # bytes, Group::kMostExchanged
+_MOST_GIVEN = 1 << 24  # bytes of a description, and of what two members give
+_LENGTH = struct.Struct("!Q")
+_GRACE_SECONDS = 1.0  # by which a server's own wait for other ranks may end after its client's
 _REFUSED = b"!"  # begins what a rank gives instead of a description
 
 
@@ -73,10 +82,11 @@ def form_first(
             why = theirs.removeprefix(_REFUSED).decode(errors="replace")
             raise ConfigError(f"{what}: rank {rank}: {why}")
     for rank, theirs in descriptions.items():
-        if theirs.decode() != description:
+        if theirs != description.encode():
             raise ConfigError(
                 f"{what}: the ranks make different tables: rank {job.rank} one of {description}, "
-                f"rank {rank} one of {theirs.decode()}; give all ranks the same arguments"
+                f"rank {rank} one of {theirs.decode(errors='replace')}; give all ranks the same "
+                "arguments"
             )
     return form(job, what, ranks, exchange.all)
 
@@ -108,6 +118,8 @@ def form(
             dead = sorted(set(ranks) - set(gathered))
             raise PeerError(f"{what}: ranks {dead} died while the table was made", dead)
         for rank, both in gathered.items():
+            if len(both) < 4:
+                raise _damaged(what, rank)
             (length,) = struct.unpack_from("!I", both)
             parts[rank], parts[job.size + rank] = both[4 : 4 + length], both[4 + length :]
         servers.take(parts)
@@ -125,6 +137,10 @@ def form(
         raise
 
 
+def _damaged(what: str, rank: int) -> DamagedError:
+    return DamagedError(f"{what}: what rank {rank} sent to form the table's group is damaged")
+
+
 class _Exchange:
     """Exchanges bytes of any length among the live ranks of a job's group."""
 
@@ -136,13 +152,21 @@ class _Exchange:
 
     def all(self, data: bytes) -> dict[int, bytes]:
         """Return what each live rank gave, by rank."""
-        lengths = self._once(struct.pack("!Q", len(data)))
-        longest = max(struct.unpack("!Q", each)[0] for each in lengths.values())
+        told = self._once(_LENGTH.pack(len(data)))
+        lengths = {rank: self._length_of(rank, each) for rank, each in told.items()}
         gathered = dict.fromkeys(lengths, b"")
-        for begin in range(0, longest, _MOST_EXCHANGED):
+        for begin in range(0, max(lengths.values()), _MOST_EXCHANGED):
             parts = self._once(data[begin : begin + _MOST_EXCHANGED])
             gathered = {rank: gathered[rank] + parts[rank] for rank in gathered if rank in parts}
+            for rank, each in gathered.items():
+                if len(each) != min(lengths[rank], begin + _MOST_EXCHANGED):
+                    raise _damaged(self._what, rank)
         return gathered
+
+    def _length_of(self, rank: int, told: bytes) -> int:
+        if len(told) != _LENGTH.size or (length := int(_LENGTH.unpack(told)[0])) > _MOST_GIVEN:
+            raise _damaged(self._what, rank)
+        return length
 
     def _once(self, data: bytes) -> dict[int, bytes]:
         self._step += 1
@@ -156,7 +180,7 @@ class _Servers:
     def __init__(self, job: Job, ranks: list[int]) -> None:
         self._job = job
         self._ranks = ranks
-        self._given: queue.Queue[bytes] = queue.Queue()
+        self._given: queue.Queue[bytes | None] = queue.Queue()
         self._gathered: queue.Queue[list[bytes] | None] = queue.Queue()
         self._group: Group | None = None
         self._failure: BaseException | None = None
@@ -167,11 +191,24 @@ class _Servers:
         self._thread.start()
 
     def given(self, limit: float) -> bytes:
-        """Return what the server gives to the others at this step."""
+        """Return what the server gives to the others at this step.
+
+        Raises:
+            Error: the server has failed; its own error, which names the ranks.
+            TimeoutError: it has not come to this step.
+        """
         try:
-            return self._given.get(timeout=limit)
+            data = self._given.get(timeout=limit + _GRACE_SECONDS)
         except queue.Empty:
-            raise TimeoutError("a table's server did not start", [self._job.rank]) from None
+            raise TimeoutError(
+                f"the server of a table on this rank, {self._job.rank}, did not come within "
+                f"{limit:g} s",
+                [self._job.rank],
+            ) from None
+        if data is None:
+            assert self._failure is not None
+            raise self._failure
+        return data
 
     def take(self, parts: list[bytes]) -> None:
         """Give the server what all members gave."""
@@ -193,9 +230,9 @@ class _Servers:
         return self._group
 
     def _run(self, members: list[int]) -> None:
-        def allgather(data: bytes, limit: float) -> list[bytes]:
+        def allgather(data: bytes, _: float) -> list[bytes]:
             self._given.put(data)
-            gathered = self._gathered.get(timeout=limit)
+            gathered = self._gathered.get()  # the client ends this wait, which has the limit
             if gathered is None:
                 raise ConfigError("this rank's client could not join")
             return gathered
@@ -207,3 +244,4 @@ class _Servers:
             self._group = make(members, allgather)
         except BaseException as error:
             self._failure = error
+            self._given.put(None)

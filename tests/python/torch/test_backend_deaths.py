@@ -199,3 +199,50 @@ def test_without_keep_going_a_death_ends_the_training_with_its_rank(tmp_path: Pa
     assert ranks.codes == [0, -signal.SIGKILL]
     assert ranks.told[0]["step"] in (5, 6)
     assert "all_reduce: rank 1 died or left" in ranks.told[0]["text"]
+
+
+# Rank 1 sends what tag 2 and tag 3 wait for, and receives nothing that is large.
+OWN_LIMITS = """
+join(timeout=4)
+x, large = torch.zeros(1), torch.ones(10**7)
+if rank == 0:
+    dist.recv(x, 1)
+    dist.send(x, 1)
+    start = time.monotonic()
+    def ended(call):
+        try:
+            call.wait()
+            return None, time.monotonic() - start
+        except RuntimeError as error:
+            return str(error), time.monotonic() - start
+    missing, early = dist.irecv(x, 1, tag=1), dist.irecv(x, 1, tag=3)
+    time.sleep(2)
+    later = dist.irecv(x, 1, tag=2)
+    (here / "early").touch()
+    tell(early=ended(early), missing=ended(missing))
+    (here / "later").touch()
+    tell(later=ended(later))
+    start = time.monotonic()
+    tell(sent=[ended(call) for call in [dist.isend(large, 1) for _ in range(3)]])
+    (here / "end").touch()
+else:
+    dist.send(x, 0)
+    dist.recv(x, 0)
+    for name, tag in (("early", 3), ("later", 2), ("end", None)):
+        while not (here / name).exists():
+            time.sleep(0.01)
+        if tag is not None:
+            dist.send(x, 0, tag=tag)
+"""
+
+
+def test_each_message_has_a_time_limit_of_its_own(tmp_path: Path) -> None:
+    told = run_ranks(tmp_path, 2, OWN_LIMITS).told[0]
+    assert told["early"][0] is None
+    error, seconds = told["missing"]
+    assert "recv: Timed out waiting for rank 1" in error
+    assert 4 <= seconds < 6  # the message of the other tag did not begin the limit anew
+    assert told["later"][0] is None  # it was still to wait when the first one gave up
+    for error, seconds in told["sent"]:
+        assert "send: Timed out waiting for rank 1" in error
+        assert seconds < 6  # not one limit after the other

@@ -28,7 +28,8 @@ class Core:
         # A program may destroy its group, and make another one over the same store.
         number = store.add(f"malt/{rank}", 1)
         store = dist.PrefixStore(f"malt/{number}", store)
-        self.members = Members(store, rank, size, names, timeout)
+        self.members = Members(store, rank, size, names, timeout, _dead_in_world)
+        self.is_world = not names
         self.line = Line("malt collectives")
         self.mail = Mail(self.members, store)
         self.title = "malt"  # of the events that a profiler records
@@ -93,6 +94,13 @@ class Core:
 
 
 _open: weakref.WeakSet[Core] = weakref.WeakSet()
+
+
+def _dead_in_world() -> set[int]:
+    """Return the ranks of the whole job that are dead, or have left it."""
+    return {rank for core in list(_open) if core.is_world for rank in core.members.dead()}
+
+
 _EXIT_SECONDS = 1.0  # for each thread
 
 

@@ -29,16 +29,21 @@ def translated(call: str, names: Sequence[int]) -> Iterator[None]:
     """Raise the core's errors as this module's; `names` has the rank in the job of each rank."""
     try:
         yield
-    except errors.PeerError as error:
+    except (errors.PeerError, errors.TimeoutError, errors.ConfigError) as error:
+        raise translation(call, names, error) from error
+
+
+def translation(call: str, names: Sequence[int], error: errors.Error) -> errors.Error:
+    """Return this module's error for one of the core's."""
+    if isinstance(error, errors.PeerError):
         ranks = [names[rank] for rank in error.ranks]
         dead = f"{errors.describe_ranks(ranks)} died or left" if ranks else str(error)
-        raise PeerError(f"{call}: {dead}", ranks) from error
-    except errors.TimeoutError as error:
+        return PeerError(f"{call}: {dead}", ranks)
+    if isinstance(error, errors.TimeoutError):
         ranks = [names[rank] for rank in error.ranks]
-        raise TimeoutError(
+        return TimeoutError(
             f"{call}: Timed out waiting for {errors.describe_ranks(ranks)}; a longer time limit: "
             "init_process_group(timeout=) or new_group(timeout=)",
             ranks,
-        ) from error
-    except errors.ConfigError as error:
-        raise errors.ConfigError(f"{call}: {error}") from error
+        )
+    return errors.ConfigError(f"{call}: {error}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 
@@ -77,7 +77,13 @@ class Members:
     """
 
     def __init__(
-        self, store: dist.Store, rank: int, size: int, names: Sequence[int], timeout: float
+        self,
+        store: dist.Store,
+        rank: int,
+        size: int,
+        names: Sequence[int],
+        timeout: float,
+        find_dead: Callable[[], set[int]],
     ) -> None:
         self.rank = rank
         self.size = size
@@ -91,11 +97,16 @@ class Members:
         self._on_gpu: dict[tuple[torch.dtype, torch.device, int], DeviceReducer] = {}
         self._made = 0
         self._folds_all = False
-        # The call that did not come to its end, and the ranks that were dead.
-        self._failed: tuple[str, tuple[int, ...]] | None = None
+        # The call that did not come to its end, whom it waited for, and the ranks that were dead.
+        self._failed: tuple[str, str, tuple[int, ...]] | None = None
         if size > 1:
             with translated("init_process_group", self.names):
-                bootstrap = bootstrap_over(dist.PrefixStore("members", store), rank, size)
+                bootstrap = bootstrap_over(
+                    dist.PrefixStore("members", store),
+                    rank,
+                    size,
+                    lambda: {self.names.index(each) for each in find_dead() & {*self.names}},
+                )
                 self._group = form_group(bootstrap, timeout)
                 self._exchange = Exchange(self._group, "exchange", SLOT_BYTES)
                 self._monitor = Exchange(self._group, "monitored_barrier", _LINE_BYTES)
@@ -146,10 +157,10 @@ class Members:
         where keep_going() holds.
         """
         if self._failed is not None:
-            name, ranks = self._failed
+            name, awaited, ranks = self._failed
             raise errors.PeerError(
-                f"an earlier {name} did not come to its end on this rank, which has left; destroy "
-                "the group and make another",
+                f"an earlier {name} did not come to its end on this rank, which has left{awaited}; "
+                "destroy the group and make another",
                 ranks,
             )
         try:
@@ -158,7 +169,12 @@ class Members:
             raise
         except BaseException as error:  # an interrupt too
             if not (_going_on and isinstance(error, errors.PeerError)):
-                self._failed = call, error.ranks if isinstance(error, errors.PeerError) else ()
+                awaited = ""
+                if isinstance(error, errors.TimeoutError):
+                    late = errors.describe_ranks(self.names[rank] for rank in error.ranks)
+                    awaited = f" after it had waited for {late}"
+                dead = error.ranks if isinstance(error, errors.PeerError) else ()
+                self._failed = call, awaited, dead
                 self._shut()
             raise
 

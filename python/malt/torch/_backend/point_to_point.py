@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -19,10 +19,10 @@ from malt import _errors as errors
 from malt._core_import import Link
 from malt._job.joining import form_group
 from malt.torch._backend.collectives import bytes_of
-from malt.torch._backend.errors import translated
+from malt.torch._backend.errors import translated, translation
 from malt.torch._backend.members import Members
 from malt.torch._backend.store_bootstrap import bootstrap_over
-from malt.torch._backend.streams import OnStream, is_plain, on_host, on_stream_of
+from malt.torch._backend.streams import is_plain, on_host, on_stream_of
 from malt.torch._backend.work import Call, Line, start_thread
 
 _Kept = TypeVar("_Kept")
@@ -78,17 +78,25 @@ class _End:
 class Sender:
     """Sends messages to one rank, in their order."""
 
-    def __init__(self, end: _End) -> None:
+    def __init__(self, end: _End, timeout: float) -> None:
         self._end = end
+        self._timeout = timeout
         self._line = Line("malt send")
 
     def send(self, tensor: torch.Tensor, tag: int) -> Call:
         """Send a tensor: at once if there is room for it, else in a thread."""
         given = on_host(tensor.detach()).contiguous()
+        deadline = time.monotonic() + self._timeout
 
         def step() -> None:
             with translated("send", self._end.names):
-                self._end.link().send(given.data_ptr(), bytes_of(given), tag)
+                if time.monotonic() < deadline:
+                    self._end.link().send(given.data_ptr(), bytes_of(given), tag)
+                # Else earlier messages took the time that this one has.
+                elif not self._end.is_made or not self._end.link().try_send(
+                    given.data_ptr(), bytes_of(given), tag
+                ):
+                    raise errors.TimeoutError("no room came", [1])
 
         if self._end.is_made and self._line.is_idle:
             with translated("send", self._end.names):
@@ -101,6 +109,15 @@ class Sender:
         self._end.close()
 
 
+class _Waiting(NamedTuple):
+    """A tensor that waits for its message."""
+
+    tensor: torch.Tensor
+    tag: int
+    call: Call
+    deadline: float
+
+
 class Receiver:
     """Receives messages from one rank, into the tensors that wait for them."""
 
@@ -108,7 +125,7 @@ class Receiver:
         self._end = end
         self._source = source
         self._timeout = timeout
-        self._waiting: list[tuple[torch.Tensor, int, Call]] = []
+        self._waiting: list[_Waiting] = []  # the oldest first
         self._lock = threading.Lock()  # of the list, and of whether a thread serves it
         self._busy = threading.Lock()  # held by the thread that uses the link
         self._has_thread = False
@@ -118,88 +135,83 @@ class Receiver:
 
     def receive(self, tensor: torch.Tensor, tag: int) -> Call:
         """Receive a tensor: at once if its message is there, else in a thread."""
+        deadline = time.monotonic() + self._timeout
         with self._lock:
             is_first = not self._has_thread
-        if is_first and self._end.is_made and self.take(tensor, tag):
+        if is_first and self._end.is_made and self.take(tensor, tag, deadline):
             done = Call.pending([tensor])
             done.end(source=self._source)
             return done
         call = Call.pending([tensor])
         call.stream = on_stream_of(tensor)
         with self._lock:
-            self._waiting.append((tensor, tag, call))
+            self._waiting.append(_Waiting(tensor, tag, call, deadline))
             if not self._has_thread:
                 self._has_thread = True
                 start_thread(self._serve, "malt receive")
         return call
 
-    def take(self, tensor: torch.Tensor, tag: int) -> bool:
+    def take(self, tensor: torch.Tensor, tag: int, deadline: float) -> bool:
         """Receive the tensor now if its message has begun to arrive, and return whether it had."""
         with self._busy, translated("recv", self._end.names):
             link = self._end.link()
             if link.await_tag([tag], 0) < 0:
                 return False
-            self._read(link, tensor, tag)
+            self._read(link, tensor, tag, deadline)
         return True
 
-    def _read(self, link: Link, tensor: torch.Tensor, tag: int) -> None:
+    def _read(self, link: Link, tensor: torch.Tensor, tag: int, deadline: float) -> None:
         is_direct = tensor.is_contiguous() and is_plain(tensor)
         here = tensor if is_direct else torch.empty(tensor.shape, dtype=tensor.dtype)
-        link.receive(here.data_ptr(), bytes_of(here), tag, self._timeout)
+        left = max(0.0, deadline - time.monotonic())
+        link.receive(here.data_ptr(), bytes_of(here), tag, left)
         if here is not tensor:
             with torch.no_grad():
                 tensor.copy_(here)
 
     def _serve(self) -> None:
         """Receive until no tensor waits any more. In a thread of its own."""
-        deadline = time.monotonic() + self._timeout
         while True:
             with self._lock:
                 if not self._waiting:
                     self._has_thread = False
                     return
-                tags = [tag for _, tag, _ in self._waiting]
+                tags = [each.tag for each in self._waiting]
+            failure = None
             try:
                 with self._busy, translated("recv", self._end.names):
-                    place = self._next(tags, deadline)
-                    if place is None:
-                        continue
-                    tensor, tag, call = self._waiting[place]
-                    failure = self._failure_of(tensor, tag, call.stream)
+                    place = self._end.link().await_tag(tags, _LOOK_SECONDS)
+                    if place >= 0:
+                        failure = self._failure_of(self._waiting[place])
             except BaseException as error:  # all that wait hear of it
                 self._fail_all(error)
                 return
+            if place < 0:
+                if time.monotonic() < self._waiting[0].deadline:
+                    continue
+                place = 0
+                late = errors.TimeoutError("no message came", [0])
+                failure = translation("recv", self._end.names, late)
             with self._lock:
-                del self._waiting[place]
-            call.end(failure, self._source)
-            deadline = time.monotonic() + self._timeout
+                ended = self._waiting.pop(place)
+            ended.call.end(failure, self._source)
 
-    def _failure_of(
-        self, tensor: torch.Tensor, tag: int, stream: OnStream | None
-    ) -> BaseException | None:
+    def _failure_of(self, waiting: _Waiting) -> errors.Error | None:
         """Receive a tensor; return what is wrong with its message, which concerns no other."""
+        tensor, tag, call, deadline = waiting
         try:
-            with stream or contextlib.nullcontext():
-                self._read(self._end.link(), tensor, tag)
-        except errors.ConfigError as error:
-            return errors.ConfigError(f"recv: {error}")
+            with call.stream or contextlib.nullcontext():
+                self._read(self._end.link(), tensor, tag, deadline)
+        except (errors.ConfigError, errors.TimeoutError) as error:
+            return translation("recv", self._end.names, error)
         return None
 
     def _fail_all(self, error: BaseException) -> None:
         with self._lock:
             failed, self._waiting = self._waiting, []
             self._has_thread = False
-        for _, _, call in failed:
-            call.end(error)
-
-    def _next(self, tags: list[int], deadline: float) -> int | None:
-        """Return the place of a tensor whose message has come; None: look for more tensors."""
-        place = self._end.link().await_tag(tags, _LOOK_SECONDS)
-        if place >= 0:
-            return place
-        if time.monotonic() > deadline:
-            raise errors.TimeoutError("no message came", [0])
-        return None
+        for each in failed:
+            each.call.end(error)
 
     def close(self) -> None:
         self._end.close()
@@ -228,26 +240,28 @@ class Mail:
         """Receive a tensor from whichever rank sends one with this tag first."""
         line = self._kept(self._any, tag, lambda: Line("malt receive from any"))
         stream = on_stream_of(tensor)
+        deadline = time.monotonic() + self._members.timeout
 
         def search() -> int:
             with stream or contextlib.nullcontext():
-                return self._search(tensor, tag)
+                return self._search(tensor, tag, deadline)
 
         return line.later(search, [tensor], stream)
 
-    def _search(self, tensor: torch.Tensor, tag: int) -> int:
+    def _search(self, tensor: torch.Tensor, tag: int, deadline: float) -> int:
         others = [rank for rank in range(self._members.size) if rank != self._members.rank]
-        deadline = time.monotonic() + self._members.timeout
-        while time.monotonic() < deadline:
+        while True:
+            dead = self._members.dead()  # before the look, which then sees all that they sent
             for rank in others:
                 receiver = self._receiver(rank)
-                if receiver.is_wanted() and receiver.take(tensor, tag):
+                if receiver.is_wanted() and receiver.take(tensor, tag, deadline):
                     return rank
+            with translated("recv", self._members.names):
+                if dead.issuperset(others):
+                    raise errors.PeerError("all other ranks are dead", others)
+                if time.monotonic() > deadline:
+                    raise errors.TimeoutError("no message came", others)
             time.sleep(_NAP_SECONDS)
-        raise errors.TimeoutError(
-            f"recv: no rank sent a message with tag {tag} within {self._members.timeout:g} s",
-            [self._members.names[rank] for rank in others],
-        )
 
     def _check(self, rank: int) -> int:
         if not 0 <= rank < self._members.size or rank == self._members.rank:
@@ -258,7 +272,11 @@ class Mail:
         return rank
 
     def _sender(self, to: int) -> Sender:
-        return self._kept(self._senders, to, lambda: Sender(self._end(self._members.rank, to)))
+        return self._kept(
+            self._senders,
+            to,
+            lambda: Sender(self._end(self._members.rank, to), self._members.timeout),
+        )
 
     def _receiver(self, source: int) -> Receiver:
         return self._kept(

@@ -360,7 +360,9 @@ class Pipeline:
             for wire in self._all_wires():
                 wire.tell(failure)
             self._end(f"it has ended: {failure.text}")
-            if isinstance(error, (ConfigError, PeerError, FailureError)):
+            is_late = isinstance(error, errors.TimeoutError) and failure.ranks == error.ranks
+            kinds = ConfigError, PeerError, errors.TimeoutError, FailureError
+            if isinstance(error, kinds) and not is_late:
                 raise failure.error() from error
             raise
 
@@ -372,7 +374,13 @@ class Pipeline:
             return self._await_news(error)
         rank = jobs.current().rank
         if isinstance(error, errors.TimeoutError):
-            return Failure(errors.TimeoutError, f"rank {rank}: {error}", error.ranks)
+            failure = Failure(errors.TimeoutError, f"rank {rank}: {error}", error.ranks)
+            awaited = [wire for wire in self._all_wires() if wire.peer in error.ranks]
+            for wire in self._all_wires():
+                if wire not in awaited:
+                    wire.tell(failure)
+            # A neighbour that itself waits for another rank knows more a moment later.
+            return self._await_told(awaited, _NEWS_SECONDS) or failure
         if isinstance(error, ConfigError):
             kind: type[Error] = DamagedError if isinstance(error, DamagedError) else ConfigError
             return Failure(kind, f"rank {rank}: {error}")
@@ -385,15 +393,24 @@ class Pipeline:
             return Failure(PeerError, f"{_CALL}: {error}", error.ranks)
         deadline = time.monotonic() + _NEWS_SECONDS
         while True:
-            for wire in self._all_wires():
-                if (heard := wire.heard()) is not None:
-                    return heard
+            if (told := self._await_told(self._all_wires(), 0.01)) is not None:
+                return told
             if dead := self._ranks - set(jobs.alive()):
                 text = f"{describe_ranks(dead)} is dead, or has left the job"
                 return Failure(PeerError, f"{_CALL}: {text}", tuple(sorted(dead)))
             if time.monotonic() > deadline:
                 text = f"{describe_ranks(error.ranks)} has left the pipeline"
                 return Failure(PeerError, f"{_CALL}: {text}", error.ranks)
+
+    def _await_told(self, wires: list[Wire], seconds: float) -> Failure | None:
+        """Return the failure that a neighbour tells within so many seconds."""
+        deadline = time.monotonic() + seconds
+        while True:
+            for wire in wires:
+                if (told := wire.heard()) is not None:
+                    return told
+            if time.monotonic() > deadline:
+                return None
             time.sleep(0.01)
 
 
