@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -133,7 +133,7 @@ def run(
 
     options, told = together.step("the arguments", check)
     check_alike(_CALL, told)
-    running = _RunningInJob(program, options)
+    running = _RunningInJob(program, options, told.keys())
     try:
         return running.run()
     finally:
@@ -305,39 +305,47 @@ class _RunningInJob(_Running):
     gather waits for this very round of all others.
     """
 
-    def __init__(self, program: Program, options: _Options) -> None:
+    def __init__(self, program: Program, options: _Options, callers: Collection[int]) -> None:
+        """`callers`: the ranks that have made the call."""
         job = jobs.current()
         super().__init__(program, options, job.rank)
         self._size, self._limit = job.size, job.settings.timeout
+        self._callers = set(callers)
         self._ended: set[int] = set()  # ranks that have told so
         turns = range(options.staleness + 1)
         self._buffers = [np.zeros(options.length + 1, options.dtype) for _ in turns]
-        self._vectors = [vector(buffer) for buffer in self._buffers]
         self._counts = np.zeros(2 * job.size + 2)
-        self._agreement: Vector = vector(self._counts)
-        for each in (*self._vectors, self._agreement):
-            missed.excuse_departures(each)  # the PeerError tells of them
+        self._made: list[Vector] = []
+        try:
+            for array in (*self._buffers, self._counts):
+                self._made.append(vector(array))
+                missed.excuse_departures(self._made[-1])  # the PeerError tells of them
+        except BaseException:
+            self.close()  # the other ranks do not wait for this one
+            raise
+        *self._vectors, self._agreement = self._made
 
     def close(self) -> None:
-        for each in (*self._vectors, self._agreement):
+        for each in self._made:
             each.close()
 
     def run(self) -> int:
         try:
-            ranks = self._agree(False, False).ranks
-            try:
-                self._run(ranks)
-            except Exception:
-                if self._failure is None:
-                    raise
-                self._send(np.zeros(self._options.length), _ENDS)
-            end = self._agree_at_end()
+            end = start = self._agree_at_start()
+            if self._callers == set(start.ranks):
+                try:
+                    self._run(start.ranks)
+                except Exception:
+                    if self._failure is None:
+                        raise
+                    self._send(np.zeros(self._options.length), _ENDS)
+                end = self._agree_at_end()
         except BaseException:
             # The others cannot tell a rank that closes its vectors from one that has died.
             with contextlib.suppress(Error):  # this rank was evicted, or has left
                 self._send(np.zeros(self._options.length), _ENDED)
             raise
-        lost = sorted(set(ranks) - set(end.ranks))
+        lost = sorted(self._callers - set(end.ranks))
         dead = sorted(set(lost) - end.ended - self._told_since()) if lost else []
         if end.has_failed and dead == lost:
             _raise_together(self._failure)
@@ -356,6 +364,17 @@ class _RunningInJob(_Running):
                 dead,
             )
         return self._pulled
+
+    def _agree_at_start(self) -> _Agreed:
+        """Agree on which ranks have made the call, and which of them take part.
+
+        A rank that was interrupted before it came here has ended the call, and may not go unseen.
+        """
+        self._ended = self._callers
+        start = self._agree(False, False)
+        self._ended = set()
+        self._callers = {*start.ranks, *start.ended}
+        return start._replace(ended=start.ended.intersection(jobs.alive()))
 
     def _agree_at_end(self) -> _Agreed:
         try:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import TypeVar, cast
 
 from malt._core_import import Group
-from malt._errors import SupersededError
+from malt._errors import ConfigError, SupersededError
 from malt._job import job as jobs
 from malt._job import missed
+from malt._job.numbering import recount
 from malt._job.vector_types import AnyVector, Movable
 
 Result = TypeVar("Result")
@@ -40,18 +41,22 @@ def make(
     job = jobs.current()
     with job.turns.hold("making a vector"):
         generations = job.generations
-        if generations is None:
-            made = build(job.group, False)
-        else:
+        try:
+            if generations is None:
+                made = build(job.group, False)
+            else:
 
-            def step(group: Group) -> Made:
-                made = build(group, False)
-                generations.add(made, description, has_shared_values, is_of_loop)
-                return made
+                def step(group: Group) -> Made:
+                    made = build(group, False)
+                    generations.add(made, description, has_shared_values, is_of_loop)
+                    return made
 
-            made = generations.rejoin(build, description, has_shared_values, is_of_loop) or call(
-                "making a vector", step
-            )
+                made = generations.rejoin(
+                    build, description, has_shared_values, is_of_loop
+                ) or call("making a vector", step)
+        except ConfigError as error:
+            job.vectors = recount(job.vectors, error)
+            raise
         job.vectors += 1
         if has_shared_values and job.size > 1:
             missed.note_made(cast(AnyVector, made))

@@ -24,6 +24,7 @@ from malt._job import job as jobs
 from malt._job.agreement import Report
 from malt._job.array_head import Head
 from malt._job.subgroup import Subgroups
+from malt._job.uninterrupted import uninterrupted
 
 _MOST_CAPACITY = 1 << 48
 _MOST_DEPTH = 1024  # a segment's
@@ -80,7 +81,9 @@ class Edge:
         self._timeout = job.settings.timeout
         self._duplex: Duplex | None = None
         self._group: Group | None = None
-        self._receiving = threading.Lock()  # from the look at a message until it is taken
+        # From the look at a message until it is taken. Only the thread that has it can release it.
+        self._receiving = threading.RLock()
+        self._taken: npt.NDArray[Any] | None = None  # by the main thread, and not returned yet
         subgroups.form([self.src, self.dst], self._open)
         job.companions.add(self)
 
@@ -130,21 +133,39 @@ class Edge:
             timeout = self._timeout
         number("timeout", timeout, 0)
         deadline = time.monotonic() + timeout
-        if not self._receiving.acquire(timeout=min(timeout, threading.TIMEOUT_MAX)):
-            raise TimeoutError(
-                f"{self!r}: another thread has waited for an array for {timeout:g} s", [self.src]
-            )
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and self._taken is not None:  # an interrupt has ended the call that took it
+            array, self._taken = self._taken, None
+            return array
         try:
+            if not self._receiving.acquire(timeout=min(timeout, threading.TIMEOUT_MAX)):
+                raise TimeoutError(
+                    f"{self!r}: another thread has waited for an array for {timeout:g} s",
+                    [self.src],
+                )
             with self._naming_a_close():
                 data, body_bytes = duplex.peek(max(0, deadline - time.monotonic()))
                 head = array_head.unpack(data)
                 dtype = _dtype(head.dtype)
                 head.check_length(body_bytes, dtype.itemsize)
                 array = np.empty(head.shape, dtype)
-                duplex.take(array.ctypes.data, array.nbytes)
-                return array
+                if is_main:
+                    self._take(duplex, array)
+                else:
+                    duplex.take(array.ctypes.data, array.nbytes)
         finally:
-            self._receiving.release()
+            try:  # noqa: SIM105  to enter a context would be a moment for an interrupt
+                self._receiving.release()
+            except RuntimeError:  # this thread has not got it
+                pass
+        if is_main:
+            self._taken = None  # last: Python looks for signals after calls, and none follows
+        return array
+
+    @uninterrupted
+    def _take(self, duplex: Duplex, array: npt.NDArray[Any]) -> None:
+        duplex.take(array.ctypes.data, array.nbytes)
+        self._taken = array
 
     def close(self) -> None:
         """Leave: what was sent can still be received, and no more can be sent. Idempotent."""
@@ -209,7 +230,7 @@ def _array(given: Any) -> npt.NDArray[Any]:
 def _dtype(name: str) -> np.dtype[Any]:
     try:
         dtype = np.dtype(name)
-    except TypeError:
+    except (TypeError, ValueError, SyntaxError):  # of a text that is a list of dtypes
         dtype = np.dtype(object)
     if dtype.kind not in _KINDS:
         raise DamagedError(f"a message says that it carries an array of dtype {name!r}")

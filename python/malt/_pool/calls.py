@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from malt._errors import ConfigError, PeerError
+from malt._job.uninterrupted import uninterrupted
 from malt._pool import channel, failures, packing, planning, worker
 from malt._pool.crew import LOOK_SECONDS, Crew, Event, Rank
 from malt._pool.functions import KEPT, Functions
-from malt._pool.memory import Memory, Parcel
+from malt._pool.memory import Parcel
 from malt._pool.store import SharedData, Store
 from malt._rendezvous.driver import Rendezvous
 from malt._rendezvous.exit_code import describe_end
@@ -75,8 +76,7 @@ class Calls:
                 for rank in self._crew.ready():
                     self._send_function(rank, number)
                     self._send_data(rank, data._number)
-                    rank.call = call
-                    rank.send_encoded(message)
+                    self._set_to_work(rank, call, message)
                 has_ended = False
                 for event in self._events(show):
                     if event.kind == "done":
@@ -103,23 +103,22 @@ class Calls:
         """Run a program of MALT on all ranks; return its results by rank."""
         number = self._functions.number(function)
         ranks = len(self._crew.ranks)
-        memory = Memory.make("run")
-        block = self.store.hold(memory)
-        try:
-            packed = _pack_all(arguments, named)
-            parcel = memory.put(packed)
-            with Rendezvous(ranks) as rendezvous, self._call() as call:
+        packed = _pack_all(arguments, named)
+        with Rendezvous(ranks) as rendezvous, self._call() as call:
+            block = self.store.hold()
+            try:
+                parcel = self.store.blocks[block].put(packed)
                 self._crew.await_ready(ranks)
                 for rank in self._crew.ready():
                     self._send_function(rank, number)
                     self._send_block(rank, block)
-                    rank.call = call
                     environ = rendezvous.environ(rank.rank)
-                    rank.send("run", call, number, block, parcel, environ)
+                    message = channel.encode(("run", call, number, block, parcel, environ))
+                    self._set_to_work(rank, call, message)
                 return self._results_of_run(ranks)
-        finally:
-            self.store.let_go(block)
-            self._drop()
+            finally:
+                self.store.let_go(block)
+                self._drop()
 
     def _results_of_run(self, ranks: int) -> list[Any]:
         results: list[Any] = [None] * ranks
@@ -223,14 +222,22 @@ class Calls:
         for queue, numbers in zip(queues, planning.deal(chunks, total, len(queues)), strict=True):
             queue.put(numbers)
 
+    @uninterrupted
+    def _set_to_work(self, rank: Rank, call: int, message: bytes) -> None:
+        rank.call = call
+        rank.send_encoded(message)
+
     # Told to the ranks before the call
 
     def _send_function(self, rank: Rank, number: int) -> None:
-        if number in rank.functions:
-            return
+        if number not in rank.functions:
+            parcel = self._lay("function", number, lambda: self._functions.parts(number))
+            self._note_function(rank, number, parcel)
+
+    @uninterrupted
+    def _note_function(self, rank: Rank, number: int, parcel: Parcel) -> None:
         rank.functions.append(number)
         del rank.functions[:-KEPT]
-        parcel = self._lay("function", number, lambda: self._functions.parts(number))
         rank.send("function", number, parcel)
 
     def _send_data(self, rank: Rank, number: int) -> None:
@@ -239,16 +246,22 @@ class Calls:
         places = self.store.datasets[number]
         for block in sorted({block for block, _ in places}):
             self._send_block(rank, block)
-        rank.datasets.add(number)
         parcel = self._lay("data", number, lambda: packing.pack(places))
+        self._note_data(rank, number, parcel)
+
+    @uninterrupted
+    def _note_data(self, rank: Rank, number: int, parcel: Parcel) -> None:
+        rank.datasets.add(number)
         rank.send("dataset", number, parcel)
 
+    @uninterrupted
     def _send_block(self, rank: Rank, number: int) -> None:
         if number not in rank.blocks:
             rank.blocks.add(number)
             memory = self.store.blocks[number]
             rank.send("block", number, descriptors=(memory.descriptor,))
 
+    @uninterrupted
     def _drop(self) -> None:
         """Tell ranks what is no longer there."""
         if self._dropped == self.store.changes:

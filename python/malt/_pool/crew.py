@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from malt._errors import Error, TimeoutError  # noqa: A004
+from malt._job.uninterrupted import uninterrupted
 from malt._launch.output import Sink, Stream
 from malt._pool import channel, nursery, worker
 from malt._pool.memory import Memory
@@ -97,13 +98,16 @@ class Rank:
     def close(self) -> None:
         """Show the rest of its output, and let go of it. Idempotent."""
         while self.streams:
-            stream = self.streams.pop()
-            stream.drain(time.monotonic())
-            stream.finish()
+            self.streams[-1].drain(time.monotonic())
+            self._finish_stream()
         self.control.close()
         self._theirs.close()
         self.board.release()
         self.results.close()
+
+    @uninterrupted
+    def _finish_stream(self) -> None:
+        self.streams.pop().finish()
 
 
 class _Shown(Sink):
@@ -253,6 +257,10 @@ class Crew:
     def close(self) -> None:
         """End all ranks. Idempotent."""
         self._end_all()
+        self._free()
+
+    @uninterrupted
+    def _free(self) -> None:
         for queue in self.queues:
             queue.close()
         self.queues = []

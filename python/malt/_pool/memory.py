@@ -117,9 +117,9 @@ class Memory:
 
     def close(self) -> None:
         """Close the descriptor; the mapping ends with the last view of it."""
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
         self._bytes = memoryview(b"")
         self._map = None
 

@@ -234,6 +234,8 @@ class Pool:
         Idempotent; also done at exit.
         """
         with self._lock:
+            if self._close.alive:  # until this has succeeded: it may be interrupted
+                _close(self._calls, self._process)
             self._close()
 
     def __bool__(self) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from malt._errors import ConfigError
+from malt._job.uninterrupted import uninterrupted
 from malt._pool import cutting
 from malt._pool.memory import Memory, Place
 from malt._pool.queues import MOST_CHUNKS
@@ -75,7 +76,8 @@ class Store:
         rows, chunks = _check(data, chunks, ranks)
         number, self._next = self._next, self._next + 1
         block = Memory.make("data")
-        digests, new = [], {}
+        digests: list[bytes] = []
+        new: dict[bytes, tuple[int, Place]] = {}
         try:
             for begin, end in cutting.bounds(rows, chunks):
                 parts = self._pack(tuple(cutting.cut(each, begin, end) for each in data))
@@ -87,9 +89,21 @@ class Store:
                     new[digest] = number, block.place(parts)
                     self.chunks_copied += 1
                     self.bytes_copied += sum(map(len, parts))
+            return self._keep(number, rows, block, digests, new)
         except BaseException:
-            block.close()
+            if number not in self.blocks:
+                block.close()
             raise
+
+    @uninterrupted
+    def _keep(
+        self,
+        number: int,
+        rows: int,
+        block: Memory,
+        digests: list[bytes],
+        new: dict[bytes, tuple[int, Place]],
+    ) -> SharedData:
         if new:
             self.blocks[number] = block
         else:
@@ -103,20 +117,28 @@ class Store:
         weakref.finalize(shared, self._unused.append, number)
         return shared
 
-    def hold(self, block: Memory) -> int:
-        """Number a block that holds no chunks."""
+    @uninterrupted
+    def hold(self) -> int:
+        """Make a block that holds no chunks; return its number."""
         number, self._next = self._next, self._next + 1
-        self.blocks[number] = block
+        self.blocks[number] = Memory.make("run")
         self._held.add(number)
         return number
 
+    @uninterrupted
     def let_go(self, number: int) -> None:
         self.changes += 1
         self._held.remove(number)
         self.blocks.pop(number).close()
 
+    @uninterrupted
     def drop_unused(self) -> None:
-        """Let go of data that nobody has any more, and of memory that holds nothing else."""
+        """Let go of data that nobody has any more, and of memory that holds nothing else.
+
+        Between two calls: what is held then was left by a call that was interrupted.
+        """
+        for number in list(self._held):
+            self.let_go(number)
         while self._unused:
             number = self._unused.popleft()
             self.changes += 1
@@ -129,6 +151,7 @@ class Store:
             for block in self.blocks.keys() - used:
                 self.blocks.pop(block).close()
 
+    @uninterrupted
     def close(self) -> None:
         for block in self.blocks.values():
             block.close()

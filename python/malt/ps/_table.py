@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
@@ -17,6 +16,7 @@ from malt._core_import import BFLOAT16, FLOAT16, INT8, Codec
 from malt._errors import ConfigError, SupersededError
 from malt._job import calls
 from malt._job import job as jobs
+from malt._job.numbering import recount
 from malt._partition import Partition
 from malt.ps import _joining
 from malt.ps._arguments import check_memory, hot_rows_of
@@ -35,7 +35,6 @@ _MOST_ROWS = 1 << 40
 _MOST_ROW_BYTES = 64 << 10
 _MOST_CACHED_KEYS = 1 << 30
 _CODECS = [repr(codec) for codec in (FLOAT16, BFLOAT16, INT8)]
-_numbers = itertools.count(1)  # for default names
 
 
 class Table(Spread):
@@ -108,7 +107,7 @@ class Table(Spread):
         self._seat: Seat | None = None
         job = jobs.current()
         job.makes_due  # noqa: B018  a rank that joins enters the job's group
-        self.name = name if name is not None else f"table {next(_numbers)}"
+        self.name = name if name is not None else f"table {job.tables + 1}"
         limit = job.settings.timeout if timeout is None else timeout
         with _joining.refused_by_all(job, f"malt.ps.Table {self.name!r}", limit):
             self.rows = whole("rows", rows, 1, _MOST_ROWS)
@@ -185,12 +184,17 @@ class Table(Spread):
                 owners=[] if self._placing is None else self._placing.owners.tolist(),
             )
         seat = Seat(job, self.name, description, made, limit)
-        if job.generations is None:
-            with job.turns.hold("making a table"):
-                seat.enter(job.group, False)
-        else:
-            about = f"malt.ps.Table {self.name!r} of {description}"
-            calls.make(seat.enter, about, has_shared_values=False, is_of_loop=True)
+        try:
+            if job.generations is None:
+                with job.turns.hold("making a table"):
+                    seat.enter(job.group, False)
+            else:
+                about = f"malt.ps.Table {self.name!r} of {description}"
+                calls.make(seat.enter, about, has_shared_values=False, is_of_loop=True)
+        except ConfigError as error:
+            job.tables = recount(job.tables, error)
+            raise
+        job.tables += 1
         self._seat = seat
         self._rule, self._is_bsp = rule, staleness == 0
         job.companions.add(self)

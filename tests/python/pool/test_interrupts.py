@@ -7,10 +7,12 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from interrupts import Moments, interrupts
 
 import malt
 
@@ -117,3 +119,50 @@ def test_call_first_stops_ranks_that_an_interrupt_has_left_at_work(
             with pytest.raises(KeyboardInterrupt):
                 pool.sum(fail, None, data)
         assert pool.sum(lambda theta, x: int(x[0]), None, data) == 28
+
+
+def test_interrupt_at_any_moment_leaves_the_pool_usable_and_no_data_behind(pool: malt.Pool) -> None:
+    calls = 0
+
+    def sum_of_new_data() -> int:
+        nonlocal calls
+        calls += 1
+        first = calls
+        data = pool.share(np.arange(first, first + 4), chunks=4)
+        total: int = pool.sum(lambda theta, x: int(x[0]) - first, None, data)
+        return total
+
+    for _ in interrupts(sum_of_new_data, ["calls", "store", "summing", "pool"]):
+        assert sum_of_new_data() == 6
+    assert len(pool._calls.store.blocks) <= 2
+    assert len(pool._calls.store._place_of) <= 8
+
+
+# A Rendezvous that is interrupted before its block begins is closed by the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_interrupt_at_any_moment_of_run_leaves_the_ranks_usable(pool: malt.Pool) -> None:
+    argument = np.zeros(10_000)  # too long for a message
+    for at in range(1, 400, 3):
+        moments = Moments(at, ["calls", "store"])
+        with contextlib.suppress(KeyboardInterrupt):
+            moments.run(lambda: pool.run(len, argument))
+        assert pool.run(len, argument) == [10_000] * 2
+        if not moments.where:
+            break
+    assert not moments.where
+    assert not pool._calls.store.blocks
+
+
+def test_interrupted_close_can_be_made_again() -> None:
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    for at in range(1, 100, 9):
+        before = children.read_text()
+        pool = malt.Pool(1)
+        moments = Moments(at, ["pool", "calls", "crew"])
+        with contextlib.suppress(KeyboardInterrupt):
+            moments.run(pool.close)
+        pool.close()
+        assert children.read_text() == before
+        if not moments.where:
+            break
+    assert not moments.where

@@ -320,8 +320,8 @@ with malt.ps.Table(10, name="t") as table:
         result.told[0]["wrong"],
         (
             "malt.ps.Table 'table 1': rank 1: replicas is 2; it must be a whole number",
-            "malt.ps.Table 'table 2': rank 1: staleness is -1",
-            "malt.ps.Table 'table 3': rank 1: TypeError: ",
+            "malt.ps.Table 'table 1': rank 1: staleness is -1",
+            "malt.ps.Table 'table 1': rank 1: TypeError: ",
         ),
         strict=True,
     ):
