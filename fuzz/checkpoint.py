@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import atheris
+from target import instrument
 
 with atheris.instrument_imports(include=["malt", "numpy.lib", "json", "zipfile"]):
     import numpy as np
@@ -57,6 +58,7 @@ def run(given: bytes, folder: Path, *vectors: dict[str, Any]) -> None:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder, malt.init():
         vectors = {"w": np.zeros(2), "s": malt.sparse_vector(4, capacity=4)}
+        instrument("malt._checkpoint", "malt._npy")
         tables = {"t": malt.ps.Table(2, update=malt.ps.Momentum(0.1))}
         atheris.Setup(sys.argv, lambda given: run(given, Path(folder), vectors, tables))
         atheris.Fuzz()

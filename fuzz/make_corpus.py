@@ -6,10 +6,12 @@ usage: make_corpus.py        (writes fuzz/corpus/<target>/<name>; other files th
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import struct
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -462,9 +464,328 @@ def model() -> dict[str, bytes]:
     return seeds
 
 
+# ---- Python's targets of many decoders (fuzz/target.py): the first byte says which ---------------
+
+
+def framed(*frames: tuple[int, bytes]) -> bytes:
+    """As fuzz/target.py cuts them: a number, such as the sender's, and the bytes."""
+    return b"".join(struct.pack("<BH", number, len(data)) + data for number, data in frames)
+
+
+def parts(*data: bytes) -> bytes:
+    return framed(*((0, each) for each in data))
+
+
+def of_decoders(names: Sequence[str], seeds: dict[str, bytes]) -> dict[str, bytes]:
+    """Give the seeds, each named by its decoder and perhaps by more, their first bytes."""
+    return {name: bytes([names.index(name.split(".")[0])]) + data for name, data in seeds.items()}
+
+
+JOB_MESSAGES = (
+    *("values", "array_head", "pool_pieces", "pool_requests", "pool_sums", "pool_results"),
+    *("reports", "broadcast", "subgroup", "matching", "votes", "roles", "sender_of_values"),
+    *("handed_over", "shared", "table"),
+)
+
+
+def pool_message(sender: int, subject: list[Any], *data: bytes) -> tuple[int, bytes]:
+    """python/malt/_pool/post.py"""
+    head = json.dumps([subject, [len(each) for each in data]]).encode()
+    chunks = (struct.pack("<Q", len(head)) + head, *data)
+    return sender, b"".join(each.ljust(round_up(len(each), LINE), b"\0") for each in chunks)
+
+
+def told(report: dict[str, Any]) -> bytes:
+    """python/malt/_job/agreement.py"""
+    post = b"+" + json.dumps(report).encode()
+    return struct.pack("<I", len(post)) + post
+
+
+def job_messages() -> dict[str, bytes]:
+    def value(described: Any, *data: bytes) -> bytes:
+        return parts(json.dumps(described).encode(), *data)
+
+    array = ["array", "<f8", [2], "C", 1]
+    matrix = [
+        "csr_matrix",
+        [2, 2],
+        ["<f8", [1], "C", 1],
+        ["<i4", [1], "C", 2],
+        ["<i4", [3], "C", 3],
+    ]
+    head = struct.pack("<B15sdQ", 1, b"float32", 3.0, 2)
+    nodes = json.dumps(["list", ["tuple", ["tuple", 1, 0], 2.5]]).encode()
+    arguments = b'["tuple",["tuple"],["dict"]]'
+    site = {"named": False, "place": "a.py:2", "digest": 8, "gpu": False}
+    post = json.dumps(site | {"shards": {"a.py:1": "2:00114455"}}).encode()
+    whole = pool_message(1, ["done", 1, 0.5], nodes)[1]
+    deep = struct.pack("<Q", 2000) + b"[" * 2000
+    negative = struct.pack("<Q", 16) + b'[["stop"], [-1]]'
+    far_up = b'["list",["tuple",["tuple",1000000000000,0],2.5]]'
+    of_2 = b'["list",["tuple",["tuple",0,2],2.5]]'
+    delta = struct.pack("<IIQQII3q", 0, 1, 1, 1, 0, 1, 0, 0, 0)
+    change = struct.pack("<QII", 0, 5, 1) + struct.pack("<I4xf4x", 3, 7)
+    chunk = struct.pack("<qq", 8, zlib.crc32(bytes(8))) + bytes(8)
+    given = {"done": False, "data": "AAAA"}
+    last = {"done": True, "data": ""}
+    seeds = {
+        "values": value(["tuple", ["dict", ["a", 1.5]], ["bytes", "AAA="], ["complex", 1, 2]]),
+        "values.array": value(array, bytes(16)),
+        "values.tensor": value(["tensor", *array[1:]], bytes(16)),
+        "values.scalar": value(["scalar", "<i4", [], "C", 1], bytes(4)),
+        "values.matrix": value(matrix, bytes(8), bytes(4), struct.pack("<3i", 0, 1, 1)),
+        "values.many_elements_of_no_bytes": value(["array", "<f8", [10**9], "C", 1], b""),
+        "values.no_float": value(["complex", 10**400, 0]),
+        "values.no_dtype": value(["scalar", ", 4", [], "C", 1], bytes(4)),
+        "array_head": struct.pack("<H", 8) + head,
+        "array_head.no_dtype": struct.pack("<HB15sd", 8, 1, b"1, ]", 0.0),
+        "pool_pieces": framed((1, struct.pack("<QQQ", 0, len(whole), 0) + whole)),
+        "pool_pieces.two": framed(
+            (1, struct.pack("<QQQ", 0, len(whole), len(whole) - 64) + whole[:64]),
+            (1, struct.pack("<QQQ", 64, len(whole), 0) + whole[64:]),
+        ),
+        "pool_pieces.nested": framed((1, struct.pack("<QQQ", 0, len(deep), 0) + deep)),
+        "pool_requests.lacks_a_field": framed(pool_message(0, ["chunk", 0])),
+        "pool_requests.of_no_kind": framed(pool_message(0, [[]])),
+        "pool_requests.negative_length": framed((0, negative)),
+        "pool_requests.sum": framed(
+            pool_message(0, ["chunk", 0, 0], b'["tuple",1.5]'),
+            pool_message(0, ["sum", 1, "__main__", "double", 2, [[0, 0, 0]]], b"2.0"),
+            pool_message(0, ["back", 1, [0]]),
+            pool_message(0, ["drop", [0]]),
+        ),
+        "pool_requests.run": framed(
+            pool_message(0, ["run", 1, "__main__", "double", [0, 1]], arguments),
+            pool_message(0, ["gathered", 1, 1], b"", b""),
+            pool_message(0, ["stop"]),
+            pool_message(0, ["close"]),
+        ),
+        "pool_sums": framed(
+            pool_message(1, ["back", 1, [1]]),
+            pool_message(1, ["done", 1, 0.5], b'["list",["tuple",["tuple",0,0],2.5]]'),
+            pool_message(2, ["failed", 1, "ValueError", "no", "Traceback"]),
+        ),
+        "pool_sums.node_far_up": framed(pool_message(1, ["done", 1, 0.5], far_up)),
+        "pool_sums.of_another_rank": framed(pool_message(1, ["done", 1, 0.5], of_2)),
+        "pool_sums.gives_back_of_another": framed(pool_message(1, ["back", 1, [3]])),
+        "pool_sums.failed_shortly": framed(pool_message(1, ["failed", 1, "ValueError"])),
+        "pool_results.step_far_ahead": framed(pool_message(1, ["gather", 1, 9], b"part")),
+        "pool_results.no_part": framed(pool_message(1, ["gather", 1, 1])),
+        "pool_results": framed(
+            pool_message(1, ["gather", 1, 1], b"part"),
+            pool_message(1, ["done", 1], b"2.5"),
+            pool_message(2, ["failed", 1, "ValueError", "no", "Traceback"]),
+        ),
+        "reports": parts(told({"size": 1, "name": "w"})),
+        "reports.of_4_gb": parts(struct.pack("<I", 2**32 - 1) + bytes(764)),
+        "reports.short": parts(b"+{"),
+        "reports.no_json": parts(struct.pack("<I", 2) + b"+{"),
+        "reports.lacks_a_name": parts(told({"size": 1})),
+        "reports.failed": parts(struct.pack("<I", 3) + b"!no"),
+        "broadcast": parts(told({"parts": ["MS41"], "fold": ""})),
+        "broadcast.no_base64": parts(told({"parts": ["A"], "fold": ""})),
+        "broadcast.no_parts": parts(told({"parts": 7, "fold": ""})),
+        "subgroup.no_base64": parts(told({"done": False, "data": 7})),
+        "subgroup": parts(told(given), told(given), told(last)),
+        "matching": parts(post, post),
+        "matching.no_site": parts(b"{}"),
+        "matching.fewer_digits": parts(post.replace(b"4455", b""), post),
+        "votes": framed((0, struct.pack("=??QIQ", 1, 0, 1, 2, 3)), (2, bytes(22))),
+        "votes.short": framed((1, b"short")),
+        "roles.short": framed((1, b"short")),
+        "sender_of_values.short": framed((1, b"no")),
+        "roles": framed((1, struct.pack("=?IIIIQ", 1, 1, 0, 1, 0, 0)), (2, bytes(25))),
+        "sender_of_values": framed((0, struct.pack("=i", 1))),
+        "handed_over": parts(*[chunk] * 3),
+        "shared": b"\0" + framed((0, delta + change)),
+        "shared.values": b"\1" + framed((0, b"\1" + delta[1:] + bytes(20))),
+        "table.endless": parts(struct.pack("!Q", 2**64 - 1)),
+        "table.no_text": parts(struct.pack("!Q", 1), b"\xff"),
+        "table.short": parts(*(struct.pack("!Q", 11), b"2 x float32"), struct.pack("!Q", 1), b"a"),
+        "table": parts(
+            *(struct.pack("!Q", 11), b"2 x float32"),
+            *(struct.pack("!Q", 10), struct.pack("!I", 3) + b"abcdef"),
+        ),
+    }
+    return of_decoders(JOB_MESSAGES, seeds)
+
+
+RENDEZVOUS = (
+    *("begin", "rejoining", "elastic", "taking_over", "stranger"),
+    *("launcher", "started", "welcome", "gathered", "member"),
+)
+
+
+def rendezvous() -> dict[str, bytes]:
+    """python/malt/_rendezvous/wire.py; launchers 0 and 1 send as 0 and 1, members 0 to 3 as 2 to 5,
+    and ranks 0 to 3 as 6 to 9."""
+
+    def pack(form: str, *fields: Any) -> bytes:
+        return struct.pack("!" + form, *fields)
+
+    come = pack("cI?IId", b"r", 2, True, 0, 0, 5.0)
+    want = pack("cd", b"w", 5.0)
+    part = pack("cId", b"p", 0, 5.0) + b"data"
+    wanted = [(2 + rank, want) for rank in range(4)]
+    parts_ = [(2 + rank, pack("cII", b"p", 1, 0) + b"data") for rank in range(4)]
+    formed = [(2 + rank, pack("cI", b"f", 1)) for rank in range(4)]
+    ended = pack("cIIi", b"e", 1, 7, -9)
+    again = pack("cII", b"a", 1, 7)
+    hold = pack("cIII?4I", b"h", 1, 1, 2, True, 0, 1, 2, 3)
+    absent = pack("cI2I", b"a", 1, 2, 3)
+    resume = [
+        (node, pack("c??iI", b"u", True, True, 0, 2) + pack("II?II?", *ranks))
+        for node, ranks in enumerate([(0, 1, False, 1, 2, True), (2, 1, False, 3, 1, False)])
+    ]
+    members = pack("cI4I", b"i", 1, 0, 1, 2, 3)
+    whole = pack("cIII", b"c", 1, 0, 2)
+    data = [(0, pack("cI", b"d", rank) + b"data") for rank in (0, 2)]
+    late = pack("cI2I", b"t", 2, 1, 3)
+    hello = pack("8scIII32s", b"MALTRDV9", b"r", 1, 4, 7, bytes(32))
+    suites = pack("HHHBB", 4, 0x1301, 0x1302, 1, 0)
+    body = pack("H32sB", 0x0303, bytes(32), 0) + suites + pack("HHHBH", 7, 43, 3, 2, 0x0304)
+    client_hello = pack("BHHBBH", 22, 0x0301, len(body) + 4, 1, 0, len(body)) + body
+    seeds = {
+        "begin": framed((0, pack("cH", b"y", 80)), (0, pack("cB", b"w", 5)), (0, come), (1, come)),
+        "begin.relay": framed(
+            *((0, come), (1, come), (0, pack("cI", b"v", 1) + b"text"), (0, b"t"), (1, b"z")),
+            *((0, b"z"), (0x80, b"")),
+        ),
+        "rejoining": framed(*wanted, *parts_, *formed, (2, absent), (0, again), (0, ended)),
+        "rejoining.leaves": framed(*wanted, *parts_, (0x83, b""), (0x42, b""), (1, ended)),
+        "rejoining.ranks": framed(*((6 + rank, part) for rank in range(4)), (6, b"b")),
+        "elastic": framed(
+            (0, pack("cI", b"s", 4)), (1, pack("cI", b"q", 1)), (1, ended), (0x80, b"")
+        ),
+        "taking_over": framed(
+            *resume, *((2 + rank, hold) for rank in range(4)), (2, absent), (0x45, want)
+        ),
+        "stranger": b"\0" + parts(hello[:20], hello[20:], bytes(32)),
+        "stranger.of_another_kind": b"\0" + parts(b"\x16\x03\1\0\5hello"),
+        "stranger.over_tls": b"\1" + parts(client_hello[:7], client_hello[7:]),
+        "launcher": framed(
+            *((0, pack("cIIi", b"f", 1, 2, -9)), (0, pack("cI", b"l", 1)), (0, b"d")),
+            *((0, pack("cII", b"b", 3, 1)), (0, pack("c?", b"a", True) + b"started")),
+            *((0, pack("cI", b"v", 1) + b"text"), (0, pack("cI", b"m", 1)), (1, b"t")),
+        ),
+        "started": framed((0, pack("cIIB", b"s", 2, 4, 5) + b"127.0.0.1:80,")),
+        "started.address_with_a_zero": framed((0, pack("cIIB", b"s", 2, 4, 5) + b"a\0b:80")),
+        "started.more_ranks_than_the_job": framed((0, pack("cIIB", b"s", 4, 4, 5))),
+        "started.late": framed((0, pack("cII", b"t", 1, 0) + b"within 5 s")),
+        "welcome": framed((0, b"w\x03")),
+        "welcome.refused": framed((0, b"nno\xff")),
+        "gathered": framed((0, pack("cI", b"c", 0)), *((0, b"ddata") for _ in range(3))),
+        "gathered.not": framed((0, pack("cIII", b"g", 2, 1, 2) + b"died")),
+        "member.rank_of_no_job": framed((0, pack("cI2I", b"i", 1, 0, 4))),
+        "member": framed((0, members), (0, whole), *data, (0, late), (0, pack("cI", b"s", 1))),
+    }
+    return of_decoders(RENDEZVOUS, seeds)
+
+
+WATCHING = (
+    *("report_heads", "report_columns", "report_events", "report_peers", "report_points"),
+    *("report", "summaries", "messages", "trace", "trace_packed", "request", "scale"),
+)
+
+EVENT = [(name, "<i8") for name in ("began", "lasted", "iteration", "bytes", "ranks")]
+EVENT += [(name, "<i4") for name in ("kind", "rank", "count", "staleness")]
+REPORT_HEADS = [
+    {
+        "rank": 1,
+        "origin": 10**12,
+        "began": 10**12,
+        "ended": 10**12 + 10**9,
+        "events": 3,
+        "marks": [{"kind": 6, "rank": 2, "iteration": 1, "count": 0, "began": 10**12}],
+        "dropped_marks": 0,
+        "width": 1 << 20,
+        "missed": 0,
+        "totals": {"scatters": 1, "bytes_out": 8},
+        "reported": [["loss", 1, [10**12, 1, 0.5]]],
+    }
+]
+# An honest part of a report (python/malt/_watching/report_parts.py).
+REPORT_PART: dict[str, Any] = {
+    "heads": np.frombuffer(json.dumps(REPORT_HEADS).encode(), np.uint8),
+    "0.spent": np.zeros((5, 1024)),
+    "0.sent": np.zeros(1024),
+    "0.staleness": np.full(1024, -1.0),
+    "0.newest": np.array([(10**12, 9, 1, 8, 1, 3, 0, 1, 0)], EVENT),
+    "0.peers": np.ones((3, 5), np.uint64),
+    "0.points0": np.array([[1e12, 1.0, 0.5]]),
+}
+
+
+def npy_of(array: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def watching() -> dict[str, bytes]:
+    whole = io.BytesIO()
+    np.savez_compressed(whole, **REPORT_PART)
+    row = {"rank": 1, "state": "runs", "iterations": 2.5, "reports": {"loss": "nan"}, "process": 7}
+    summary = {
+        "ranks": [row],
+        "pairs": [[1, 0, 5, 0]],
+        "changes": [{"time": 1.5e9, "text": "rank 1 has ended"}],
+        "size": 2,
+        "host": "b",
+        "points": [[1, "loss", [[10**12, 1, 0.5], [2 * 10**12, 2, 0.25]]]],
+    }
+    told = json.dumps(summary).encode()
+    many = json.dumps(summary | {"pairs": [[1, 0, 5, 0]] * 100_000}).encode()
+    piece = struct.Struct("!cBIQQq")
+    other = {"nanoseconds_since_1970": 10**18, "size": 4, "incomplete": [2]}
+    lines = [json.dumps({"displayTimeUnit": "ms", "otherData": other})[:-1] + ', "traceEvents": [']
+    at = {"ph": "X", "pid": 0, "ts": 10.5, "dur": 2.0}
+    for rank in (2, 3):
+        fold = {"iteration": 1, "staleness": 0, "ranks": [5 - rank, 0]}
+        events = (
+            {"name": "scatter", "tid": rank, "args": {"iteration": 1}},
+            {"name": "fold", "tid": rank, "args": fold},
+            {"name": "allreduce", "tid": rank, "args": {"ranks": [2, 3]}},
+            {"name": "loss", "tid": rank, "ph": "i", "args": {"update": 1}},
+        )
+        lines += [json.dumps(at | event) + "," for event in events]
+    trace = "\n".join([*lines, json.dumps(at | {"name": "x", "tid": 2}), "]}", ""]).encode()
+    get = b"GET /%s?token=token HTTP/1.1\r\nHost: localhost:80\r\n\r\n"
+    post = b"POST /%s HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Malt-Token: token\r\n\r\n"
+    seeds = {
+        "report_heads": json.dumps(REPORT_HEADS).encode(),
+        "report_columns": struct.pack("<3d", 1.5, 0, 7),
+        "report_columns.too_large_to_draw": b"\0\7" + bytes(5) + b"\0\x1c@",
+        "report_columns.too_small_to_draw": struct.pack("<d", 5e-324),
+        "report_events": npy_of(REPORT_PART["0.newest"]),
+        "report_peers": npy_of(REPORT_PART["0.peers"]),
+        "report_points": npy_of(REPORT_PART["0.points0"]),
+        "report": whole.getvalue(),
+        "summaries": framed((0, told), (0, told)),
+        "summaries.packed": framed((1, zlib.compress(told, 1))),
+        "summaries.of_many_pairs": framed((1, zlib.compress(many, 9))),
+        "summaries.of_a_long_name": framed((0, told.replace(b"loss", b"l" * 65))),
+        "messages": framed(
+            (0, struct.pack("!cBIQ", b"?", 0, 1, 0)),
+            (0, piece.pack(b"=", 1, 1, 0, 7, 5) + b"part"),
+            (0, piece.pack(b"=", 1, 1, 4, 7, 5) + b"end"),
+            (1, b""),
+        ),
+        "trace": trace,
+        "trace_packed": gzip.compress(trace, mtime=0),
+        "request": get % b"",
+        "request.events": get % b"events",
+        "request.scale": post % b"scale?count=3",
+        "request.strange": b"GET //[?token=token HTTP/1.1\r\nHost: [\r\n\r\n",
+        "scale": b"count 3",
+    }
+    return of_decoders(WATCHING, seeds)
+
+
 TARGETS = [
     address, allreduce, dense, device_setting, downlink, graph, handshake, inbox, listener, notices,
-    record, roll_call, segment, sparse, svmlight, uplink, checkpoint, model,
+    record, roll_call, segment, sparse, svmlight, uplink, checkpoint, model, job_messages,
+    rendezvous, watching,
 ]  # fmt: skip
 
 

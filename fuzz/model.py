@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import atheris
+from target import instrument
 
 with atheris.instrument_imports(include=["malt", "numpy.lib", "zipfile"]):
     import numpy as np
@@ -62,6 +63,7 @@ def run(given: bytes, folder: Path) -> None:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder, np.errstate(all="ignore"):
+        instrument("malt._commands", "malt._npy", "malt._linear")
         atheris.Setup(sys.argv, lambda given: run(given, Path(folder)))
         atheris.Fuzz()
 

@@ -18,6 +18,7 @@ Report = dict[str, Any]
 _LENGTH = struct.Struct("<I")  # the length of a post, sent before it
 _MOST_BYTES = 768  # the most bytes of one exchange: Group::kMostExchanged
 _MOST_TOLD = 4096  # bytes of an error message sent to the other ranks
+_MOST_POST = 1 << 26  # bytes
 _DONE, _DAMAGED, _FAILED = b"+", b"?", b"!"
 
 
@@ -33,6 +34,13 @@ def check_alike(call: str, given: Mapping[int, Mapping[str, Any]]) -> None:
                 f"{call}: {name} is {value} on rank {first}, and {other} on {ranks}; give all "
                 "ranks the same"
             )
+
+
+class _Told(Report):
+    """A report that another rank has sent."""
+
+    def __missing__(self, name: str) -> Any:
+        raise DamagedError(f"a report of another rank lacks {name!r}")
 
 
 class Together:
@@ -71,6 +79,11 @@ class Together:
         try:
             result, report = action()
             post = _DONE + json.dumps(report).encode()
+            if len(post) > _MOST_POST:
+                raise ConfigError(
+                    f"what the ranks compare takes {len(post):,} bytes here; at most "
+                    f"{_MOST_POST:,} can be sent"
+                )
         except DamagedError as error:
             failure, post = error, _DAMAGED + str(error).encode()[:_MOST_TOLD]
         except ConfigError as error:
@@ -85,7 +98,19 @@ class Together:
                 text = here[failed[0]][1:].decode(errors="ignore")
                 others = f" (and also {describe_ranks(failed[1:])})" if failed[1:] else ""
                 raise kind(f"{self.call}: rank {failed[0]}: {text}{others}") from failure
-        return result, {rank: json.loads(post[1:]) for rank, post in here.items()}
+        return result, {rank: self._report_of(rank, post) for rank, post in here.items()}
+
+    def _report_of(self, rank: int, post: bytes) -> Report:
+        try:
+            report = json.loads(post[1:])
+        except (ValueError, RecursionError):
+            report = None
+        if post[:1] != _DONE or not isinstance(report, dict):
+            raise self._damaged(rank)
+        return _Told(report)
+
+    def _damaged(self, rank: int) -> DamagedError:
+        return DamagedError(f"{self.call}: what rank {rank} sent is damaged")
 
     def _exchange(self, name: str, post: bytes, limit: float | None) -> dict[int, bytes]:
         """Return the post of each rank that is not dead; long posts travel in pieces."""
@@ -97,8 +122,21 @@ class Together:
             return ((rank, post) for rank, post in enumerate(posts) if post is not None)
 
         whole = _LENGTH.pack(len(post)) + post
-        here = dict(exchange(0))
-        longest = _LENGTH.size + max(_LENGTH.unpack_from(told)[0] for told in here.values())
-        for begin in range(_MOST_BYTES, longest, _MOST_BYTES):
-            here = {rank: here[rank] + told for rank, told in exchange(begin)}
-        return {rank: told[_LENGTH.size :] for rank, told in here.items()}
+        here = {rank: bytearray(told) for rank, told in exchange(0)}
+        lengths = {rank: self._length_of(rank, told) for rank, told in here.items()}
+        for begin in range(_MOST_BYTES, max(lengths.values()), _MOST_BYTES):
+            there = dict(exchange(begin))
+            here = {rank: here[rank] for rank in there}
+            for rank, told in there.items():
+                here[rank] += told
+                if len(here[rank]) != min(lengths[rank], begin + _MOST_BYTES):
+                    raise self._damaged(rank)
+        return {rank: bytes(told[_LENGTH.size :]) for rank, told in here.items()}
+
+    def _length_of(self, rank: int, told: bytearray) -> int:
+        """Return the length of a rank's whole post, of which this is the first piece."""
+        if len(told) >= _LENGTH.size:
+            length = _LENGTH.size + int(_LENGTH.unpack_from(told)[0])
+            if length <= _LENGTH.size + _MOST_POST and len(told) == min(length, _MOST_BYTES):
+                return length
+        raise self._damaged(rank)

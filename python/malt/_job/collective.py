@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from malt._arguments import whole
 from malt._core_import import AVG, SUM, Fold
-from malt._errors import ConfigError, PeerError, describe_ranks
+from malt._errors import ConfigError, DamagedError, PeerError, describe_ranks
 from malt._job import job as jobs
 from malt._job import values
 from malt._job.agreement import Report, Together, check_alike
@@ -121,7 +121,11 @@ def _tell_all(
 
 def _unpacked(parts: list[str]) -> Any:
     # Arrays are views of the parts, and the caller may write to them.
-    return values.unpack([memoryview(bytearray(base64.b64decode(part))) for part in parts])
+    try:
+        whole_parts = [memoryview(bytearray(base64.b64decode(part))) for part in parts]
+    except (TypeError, ValueError) as error:
+        raise DamagedError(f"a value of another rank is damaged: {error}") from error
+    return values.unpack(whole_parts)
 
 
 def _name_of(fold: Any) -> str:

@@ -59,6 +59,8 @@ def share(
     chosen = group.exchange(
         "the sender of the values", _RANK.pack(sender) if group.rank in back else b"", timeout
     )
+    if not all(len(post) == _RANK.size for post in chosen if post):
+        raise DamagedError("a rank named the sender of the values in a message that is damaged")
     named = {_RANK.unpack(post)[0] for post in chosen if post}
     most = max(sum(view.nbytes for view in _views(vector, room=True)) for vector, _ in vectors)
     words = (min(_CHUNK_BYTES, most) + 7) // 8 + _HEAD_WORDS

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from malt._core_import import Group
-from malt._errors import ConfigError, describe_ranks
+from malt._errors import ConfigError, DamagedError, describe_ranks
 from malt._job.rebinding import outer_frame
 
 log = logging.getLogger("malt")
@@ -109,7 +109,9 @@ class Matching:
         while len(text := json.dumps(mine).encode()) > _MOST_BYTES:
             shards.popitem()
         posts = group.exchange(f"segment '{name}', step 0", text, None)
-        told = {rank: json.loads(post) for rank, post in enumerate(posts) if post is not None}
+        told = {
+            rank: _read(name, rank, post) for rank, post in enumerate(posts) if post is not None
+        }
         _check_memory(name, told)
         if group.rank == min(told):
             self._warn_of_shards({rank: each["shards"] for rank, each in told.items()})
@@ -280,6 +282,21 @@ def _mark_of(part: Any) -> Any:
         return len(part), id(part[0]), id(part[-1])
 
 
+def _read(name: str, rank: int, post: bytes) -> dict[str, Any]:
+    """Read what a rank tells of its vector."""
+    try:
+        told = json.loads(post)
+    except (ValueError, RecursionError):
+        told = None
+    fields = {"named": bool, "place": str, "digest": int, "gpu": bool, "shards": dict}
+    is_sound = isinstance(told, dict) and all(
+        type(told.get(field)) is kind for field, kind in fields.items()
+    )
+    if not is_sound or not all(isinstance(calls, str) for calls in told["shards"].values()):
+        raise DamagedError(f"vector '{name}': what rank {rank} tells of its own is damaged")
+    return told  # type: ignore[no-any-return]
+
+
 def _check_memory(name: str, told: Mapping[int, Mapping[str, Any]]) -> None:
     on_gpu = [rank for rank, each in told.items() if each["gpu"]]
     elsewhere = [rank for rank, each in told.items() if not each["gpu"]]
@@ -305,7 +322,8 @@ def _which_call(calls: str, others: str) -> str:
     count = calls.partition(":")[0]
     if count == "1":
         return ""
-    at = next(i for i, (one, other) in enumerate(zip(calls, others, strict=True)) if one != other)
+    pairs = enumerate(zip(calls, others, strict=False))
+    at = next((i for i, (one, other) in pairs if one != other), len(count) + 1)
     return f" (call {(at - len(count) - 1) // _DIGITS + 1} of {count} on this line)"
 
 

@@ -6,6 +6,8 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from malt._errors import DamagedError
+
 _STATE = struct.Struct("=?IIIIQ")
 
 
@@ -35,7 +37,7 @@ class Roles(NamedTuple):
 
 def assign(states: Sequence[bytes]) -> Roles:
     """Assign the roles by each rank's packed state; that of a rank that is not there is empty."""
-    here = {rank: State(*_STATE.unpack(state)) for rank, state in enumerate(states) if state}
+    here = {rank: _state_of(rank, state) for rank, state in enumerate(states) if state}
     survivors = {rank: state for rank, state in here.items() if not state.is_rejoining}
     # A rejoining rank gets the iteration of the rank that is furthest behind.
     order = {rank: (-state.kept, state.rounds, rank) for rank, state in survivors.items()}
@@ -46,3 +48,9 @@ def assign(states: Sequence[bytes]) -> Roles:
         epoch=1 + max(state.epoch for state in here.values()),
         restarts={rank: state.restarts for rank, state in here.items()},
     )
+
+
+def _state_of(rank: int, state: bytes) -> State:
+    if len(state) != _STATE.size:
+        raise DamagedError(f"the state of rank {rank} that arrived is damaged")
+    return State(*_STATE.unpack(state))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from malt._core_import import Group, Turns
-from malt._errors import ConfigError, PeerError, describe_ranks
+from malt._errors import ConfigError, DamagedError, PeerError, describe_ranks
 from malt._job import job as jobs
 from malt._job.agreement import Report, Together, check_alike
 
@@ -75,7 +75,7 @@ class Subgroups:
             in_step = False
             parts = [b""] * self._job.size
             for rank, report in given.items():
-                parts[rank] = base64.b64decode(report["data"])
+                parts[rank] = _data_of(rank, report)
             return parts
 
         job, group = self._job, None
@@ -105,6 +105,13 @@ class Subgroups:
 
     def _next_name(self) -> str:
         return f"forming a subgroup, part {next(self._steps)}"
+
+
+def _data_of(rank: int, report: Report) -> bytes:
+    try:
+        return base64.b64decode(report["data"])
+    except (TypeError, ValueError) as error:
+        raise DamagedError(f"what rank {rank} gave to form a subgroup is damaged") from error
 
 
 def _raise(error: Exception) -> tuple[None, Report]:

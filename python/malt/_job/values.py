@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 from malt._errors import ConfigError, DamagedError
 
 _KINDS = "biufcSUmM"  # of dtypes: all but objects and records
+_DTYPE = re.compile(rf"[<>|][{_KINDS}][0-9]{{1,9}}(\[\w+\])?")  # as dtype.str has them
 _MATRICES = ("csr_matrix", "csr_array")
 _MOST_DEPTH = 100
 
@@ -59,7 +61,7 @@ def unpack(parts: Sequence[bytes | memoryview]) -> Any:
     """
     try:
         return _build(json.loads(bytes(parts[0])), parts)
-    except (ValueError, TypeError, LookupError, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
         raise DamagedError(f"a message of another rank is damaged: {error!r}") from error
 
 
@@ -152,11 +154,10 @@ def _build(told: Any, parts: Sequence[bytes | memoryview]) -> Any:
 
 def _build_array(told: Any, parts: Sequence[bytes | memoryview]) -> Any:
     name, shape, order, part = told
-    dtype = np.dtype(name)
-    if dtype.kind not in _KINDS:
-        raise ValueError(f"an array of dtype {dtype}")
+    if not _DTYPE.fullmatch(name) or (dtype := np.dtype(name)).itemsize == 0:
+        raise ValueError(f"an array of dtype {name!r}")
     if not part > 0:
         raise ValueError(f"part {part}")
     if len(parts[part]) == 0:  # which frombuffer() does not take
-        return np.zeros(shape, dtype)
+        return np.empty(0, dtype).reshape(shape, order=order)
     return np.frombuffer(parts[part], dtype).reshape(shape, order=order)

@@ -8,7 +8,7 @@ import zlib
 from typing import NamedTuple
 
 from malt._core_import import Group
-from malt._errors import TimeoutError  # noqa: A004
+from malt._errors import DamagedError, TimeoutError  # noqa: A004
 from malt._job.await_ranks import await_ranks
 from malt._job.forming import Formed, Forming
 from malt._job.open_vectors import OpenVectors
@@ -63,7 +63,7 @@ class Voting:
             sent = sum(vector.iteration for vector in vectors)
         mine = _VOTE.pack(has_moved, self._old is not None, posted, names, sent)
         posts = self._forming.agree(self.group, mine)
-        votes = [_Vote(*_VOTE.unpack(post)) if post else _Vote() for post in posts]
+        votes = [_vote_of(rank, post) if post else _Vote() for rank, post in enumerate(posts)]
         if self._old is not None:
             self._await_ends(self._old, {r for r, vote in enumerate(votes) if vote.is_in_old})
             self._old.await_posts([vote.posted for vote in votes], self._timeout)
@@ -101,3 +101,9 @@ class Voting:
             return {r for r in others if sum(v.clock_of(r) for v in vectors) < sent[r]}
 
         await_ranks(missing, "deliver what they sent last", self._timeout)
+
+
+def _vote_of(rank: int, post: bytes) -> _Vote:
+    if len(post) != _VOTE.size:
+        raise DamagedError(f"the vote of rank {rank} that arrived is damaged")
+    return _Vote(*_VOTE.unpack(post))

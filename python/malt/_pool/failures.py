@@ -75,9 +75,9 @@ def on_rank(rank: int, described: Sequence[object]) -> BaseException:
     It has its own class if that is one of Python's or of MALT's that takes a text alone, and
     malt.Error otherwise: no code of the sender's choice runs.
     """
-    kind, text, trace = described
-    if not (isinstance(kind, str) and isinstance(text, str) and isinstance(trace, str)):
+    if len(described) != 3 or not all(isinstance(each, str) for each in described):
         raise DamagedError(f"an answer of rank {rank} is damaged")
+    kind, text, trace = map(str, described)
     known = getattr(builtins, kind, None)
     error: BaseException = Error(f"rank {rank}: {kind}: {text}")
     if own := _OWN_KINDS.get(kind):

@@ -7,10 +7,10 @@ for those of a job.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any
 
-from malt._errors import PeerError
+from malt._errors import DamagedError, PeerError
 from malt._pool.tree import Node, Tree, counted, leaf
 
 _MOST_DEATHS = 3  # of ranks in the same chunk
@@ -26,6 +26,16 @@ class Sum:
     def todo(self) -> Sequence[int]:
         """Return the chunks that are not in the sum."""
         return () if self._results.is_whole else self._results.missing()
+
+    def check(self, nodes: Any, chunks: Set[int], rank: int) -> None:
+        """Raise DamagedError unless these are nodes of the tree, and of these chunks alone."""
+        left = set(chunks)
+        for each in nodes if isinstance(nodes, list) else [None]:
+            node = each[0] if isinstance(each, tuple) and len(each) == 2 else None
+            leaves = self._results.leaves_of(node)
+            if not leaves or not left.issuperset(leaves):
+                raise DamagedError(f"the sum that rank {rank} sent for pool.sum() is damaged")
+            left.difference_update(leaves)
 
     def add(self, nodes: Iterable[tuple[Node, Any]]) -> None:
         """Add what a rank has of the tree."""

@@ -159,12 +159,14 @@ def _read(sender: int, buffer: memoryview) -> Message:
         subject, lengths = json.loads(bytes(buffer[_COUNT.size : at]))
         at = aligned(at)
         parts = []
+        if not isinstance(subject, list):
+            raise _damaged(sender)
         for length in lengths:
-            if at + length > len(buffer):
+            if type(length) is not int or not 0 <= length <= len(buffer) - at:
                 raise _damaged(sender)
             parts.append(buffer[at : at + length].toreadonly())
             at += aligned(length)
-    except (ValueError, TypeError, struct.error) as error:
+    except (ValueError, TypeError, RecursionError, struct.error) as error:
         raise _damaged(sender) from error
     return Message(sender, subject, parts)
 

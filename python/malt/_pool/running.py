@@ -12,7 +12,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from malt._errors import PeerError, TimeoutError, describe_ranks  # noqa: A004
+from malt._errors import (
+    DamagedError,
+    PeerError,
+    TimeoutError,  # noqa: A004
+    describe_ranks,
+)
 from malt._job import values
 from malt._job.job import Job
 from malt._pool import failures
@@ -63,9 +68,8 @@ class Running:
         """Take in the ranks' answers; return the ranks that were live before."""
         live = self._post.live()
         while message := self._post.receive():
-            kind, call, *told = message.subject
-            if call == self._call and message.sender in self._waiting:
-                self._take(message, kind, told)
+            if message.subject[1:2] == [self._call] and message.sender in self._waiting:
+                self._take(message, message.subject[0], message.subject[2:])
         for rank in self._waiting.difference(live):
             self._waiting.remove(rank)
             self._results[rank] = _died(rank)
@@ -73,10 +77,13 @@ class Running:
             self._program.stop()
         return live
 
-    def _take(self, message: Message, kind: str, told: Sequence[Any]) -> None:
+    def _take(self, message: Message, kind: object, told: Sequence[Any]) -> None:
         rank = message.sender
         if kind == "gather":
-            self._given.setdefault(told[0], {})[rank] = bytes(message.parts[0])
+            step = told[0] if told and type(told[0]) is int else -1
+            if step - self._step not in (0, 1) or len(message.parts) != 1:  # one ahead at most
+                raise DamagedError(f"rank {rank} sent a damaged part of a group's forming")
+            self._given.setdefault(step, {})[rank] = bytes(message.parts[0])
             return
         self._waiting.remove(rank)
         if kind == "done":

@@ -23,6 +23,18 @@ from malt._pool.hand import Hand
 from malt._pool.post import Message, Post
 from malt._pool.program import Program, StoppedError
 
+# By the kind of a request: the types of the fields that follow; [of] is a list of any length.
+_REQUESTS: dict[str, Any] = {
+    "chunk": (int, int),
+    "drop": ([int],),
+    "sum": (int, str, str, int, [(int, int, int)]),
+    "run": (int, str, str, [int]),
+    "back": (int, [int]),
+    "gathered": (int, int),
+    "stop": (),
+    "close": (),
+}
+
 _is_open = False  # this process has a pool over its job, or serves one
 
 
@@ -97,8 +109,6 @@ class _Server:
                 self._run(told, message.parts)
             elif kind == "back":
                 self._give_back(told)
-            elif kind not in ("stop", "gathered"):
-                raise DamagedError(f"rank 0 asks for {kind!r}, which malt.Pool does not know")
 
     def _await(self) -> Message:
         self._ear.check()
@@ -121,6 +131,8 @@ class _Server:
             raise DamagedError(
                 f"rank {message.sender} makes calls of malt.Pool, as only rank 0 does"
             )
+        if message is not None:
+            _check(message.subject)
         return message
 
     # A sum
@@ -204,3 +216,21 @@ class _Server:
         self._attend()
         if self._next is not None or 0 not in live:
             self._program.stop()
+
+
+def _check(subject: list[Any]) -> None:
+    """Raise DamagedError unless this is a request of rank 0."""
+    kind, *told = subject or [None]
+    if not (isinstance(kind, str) and kind in _REQUESTS):
+        raise DamagedError(f"rank 0 asks for {kind!r}, which malt.Pool does not know")
+    if not _fits(told, _REQUESTS[kind]):
+        raise DamagedError(f"rank 0 asks for {kind!r} of malt.Pool in a message that is damaged")
+
+
+def _fits(told: object, fields: Any) -> bool:
+    if isinstance(fields, type):
+        return type(told) is fields
+    if isinstance(fields, list):
+        return isinstance(told, list) and all(_fits(each, fields[0]) for each in told)
+    is_as_long = isinstance(told, list) and len(told) == len(fields)
+    return is_as_long and all(map(_fits, told, fields))  # type: ignore[call-overload]

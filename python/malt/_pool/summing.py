@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from malt._errors import DamagedError
 from malt._job import values
 from malt._pool import failures, naming, planning
 from malt._pool.copies import Copies
@@ -103,16 +104,22 @@ class Summing:
         return live
 
     def _take(self, message: Message) -> None:
-        kind, call, *told = message.subject
         rank = message.sender
-        if call != self._call:
+        if message.subject[1:2] != [self._call]:
             return  # rule 3
-        if kind == "back" and rank in self._asked:
-            self._get_back(rank, told[0])
-        elif kind == "failed" and rank in self._hands:
-            raise failures.on_rank(rank, told)
-        elif kind == "done" and rank in self._hands:
-            self._answer(rank, values.unpack(message.parts), told[0])
+        match message.subject:
+            case ["back", _, list(chunks)] if rank in self._asked:
+                hand = self._hands.get(rank, set())
+                is_own = all(type(chunk) is int and chunk in hand for chunk in chunks)
+                if not is_own or len({*chunks}) < len(chunks):
+                    raise DamagedError(f"rank {rank} gave back other chunks than it has")
+                self._get_back(rank, chunks)
+            case ["failed", _, *told] if rank in self._hands:
+                raise failures.on_rank(rank, told)
+            case ["done", _, float(seconds)] if rank in self._hands:
+                nodes = values.unpack(message.parts)
+                self._plan.check(nodes, self._hands[rank], rank)
+                self._answer(rank, nodes, seconds)
 
     def _answer(self, rank: int, nodes: Any, seconds: float) -> None:
         self._done += len(self._hands.pop(rank))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -42,7 +41,7 @@ class Tree:
                 left, right = pair if number % 2 == 0 else pair[::-1]
                 try:
                     value = _add(left[0], right[0], is_own=left[1])
-                except (TypeError, ValueError) as error:
+                except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
                     raise _not_summable(height, number, left[0], right[0], error) from error
                 is_own = True
             height, number = height + 1, number // 2
@@ -64,7 +63,7 @@ class Tree:
 
     def missing(self) -> list[int]:
         """Return the leaves that are in no known node."""
-        known = {leaf for node in self._known for leaf in self._below(node)}
+        known = {leaf for node in self._known for leaf in self.leaves_of(node)}
         return [leaf for leaf in range(self._leaves) if leaf not in known]
 
     def total(self) -> Any:
@@ -72,13 +71,17 @@ class Tree:
         ((value, is_own),) = self._known.values()
         return value if is_own else _copy(value)
 
+    def leaves_of(self, node: Any) -> range:
+        """Return the leaves below a node; empty: there is no such node."""
+        if not (isinstance(node, tuple) and len(node) == 2 and all(type(of) is int for of in node)):
+            return range(0)
+        height, number = node
+        if not (0 <= height <= self._leaves.bit_length() and 0 <= number < self._leaves):
+            return range(0)
+        return range(number << height, min((number + 1) << height, self._leaves))
+
     def _width(self, height: int) -> int:
         return -(-self._leaves >> height) if height else self._leaves
-
-    def _below(self, node: Node) -> Iterator[int]:
-        height, number = node
-        first = number << height
-        yield from range(first, min(first + (1 << height), self._leaves))
 
 
 def leaf(chunk: int) -> Node:

@@ -19,6 +19,7 @@ class Connection:
     origin: str = ""  # with whose connections it takes turns while it is half-open
     inbox: bytearray = field(default_factory=bytearray)
     outbox: deque[memoryview] = field(default_factory=deque)
+    unread: int = 0  # bytes of the outbox
     hello: bytes = b""
     nonce: bytes = b""
     kind: bytes = b""  # wire.RANK, MEMBER or NODE, once it has joined

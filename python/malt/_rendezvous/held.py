@@ -6,6 +6,8 @@ import struct
 
 from malt._rendezvous import wire
 
+_MOST_GENERATIONS = 8  # whose rounds are counted: one stands, and another is formed
+
 
 class Held:
     """A member's news so far, and its words to which it may have no answer.
@@ -46,6 +48,8 @@ class Held:
 
     def completed(self, number: int, round_: int) -> None:
         self._rounds[number] = round_ + 1
+        if len(self._rounds) > _MOST_GENERATIONS:
+            del self._rounds[min(self._rounds.keys() - {self.standing})]
         self._part = b""
 
     def late(self) -> None:

@@ -25,6 +25,7 @@ from malt._system_limits import starting
 
 # The time between two checks for Python's signals.
 _NAP_SECONDS = 0.1
+_MOST_ROUNDS = 8  # whose parts are kept; this rank awaits one
 _SHORT_NAP_SECONDS = 0.01  # for waits that nothing wakes
 
 
@@ -352,16 +353,22 @@ class Member(RankSession):
                 self._parts = {}
             elif kind == wire.DATA:
                 _, rank = wire.DATA_HEAD.unpack_from(frame)
+                self._check([rank])
                 self._parts[rank] = frame[wire.DATA_HEAD.size :]
                 number, round_, count = self._collecting
                 if len(self._parts) == count:
                     self._complete[number, round_] = self._parts
+                    if len(self._complete) > _MOST_ROUNDS:
+                        del self._complete[next(iter(self._complete))]
                     self._held.completed(number, round_)
             elif kind == wire.LATE:
-                _, self._late = wire.unpack_members(frame)
+                _, late = wire.unpack_members(frame)
+                self._check(late)
+                self._late = late
                 self._held.late()
             elif is_call:
                 number, ranks = wire.unpack_members(frame)
+                self._check(ranks)
                 is_on = kind == wire.GENERATION
                 self._latest = Generation(number, ranks if is_on else [], [] if is_on else ranks)
             elif kind == wire.STANDS:
@@ -371,6 +378,11 @@ class Member(RankSession):
             self._changed.notify_all()
         if is_call:
             self.on_call()
+
+    def _check(self, ranks: list[int]) -> None:
+        """Raise ConnectionError unless these are ranks of the job, each once."""
+        if len({*ranks}) < len(ranks) or max(ranks, default=0) >= self.size:
+            raise ConnectionError("a frame with ranks that are not of this job")
 
 
 def _await(connection: socket.socket, event: int) -> None:

@@ -193,6 +193,7 @@ class Node(Session):
                 _, self.first, self.size, self.watched = wire.START_FRAME.unpack_from(answer)
                 addresses = answer[wire.START_FRAME.size :].decode(errors="replace")
                 self.successors = addresses.split(",") if addresses else []
+                refusal = self._strange(ranks)
         except builtins.TimeoutError:
             raise errors.TimeoutError(
                 f"node 0, at {self.address}, did not answer within {timeout:g} s; a longer limit: "
@@ -339,6 +340,16 @@ class Node(Session):
         except (OSError, struct.error):
             received = b""
         return events if received else [*events, Lost(self.serving)]
+
+    def _strange(self, ranks: int) -> ConfigError | None:
+        """Return what is wrong with the answer that starts `ranks` ranks here, if anything is."""
+        is_sound = self.first + ranks <= self.size <= wire.MAX_RANKS
+        is_sound = is_sound and len(self.successors) <= wire.MAX_STANDBYS
+        with contextlib.suppress(ConfigError):
+            for address in filter(None, self.successors if is_sound else ["?"]):
+                wire.parse_address(address, "node 0's answer")
+            return None
+        return ConfigError(f"node 0, at {self.address}, sent an answer that is damaged")
 
     def _late(self, answer: bytes, server: Server | None) -> Exception:
         nodes, within = wire.unpack_ranks(answer)

@@ -19,6 +19,9 @@ from malt._rendezvous import placement, wire
 from malt._rendezvous.allgather_table import Frames, ProtocolError
 from malt._rendezvous.exit_code import exit_code_of
 
+# Of one rank: no job comes near it; frames have room for twice as many.
+_MOST_STARTS = 1 << 31
+
 
 @dataclass
 class _Node:
@@ -131,6 +134,8 @@ class Nodes:
         ranks = list(wire.RESUMED_RANK.iter_unpack(payload[head.size :]))
         running = {rank for rank, _, _ in ranks}
         if len(running) < count or any(rank >= self.size or self.has(rank) for rank in running):
+            raise ProtocolError
+        if any(starts > _MOST_STARTS for _, starts, _ in ranks):
             raise ProtocolError
         self.missing.remove(node)
         self._nodes[node] = _Node(

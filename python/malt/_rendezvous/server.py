@@ -98,6 +98,7 @@ class Server:
         self._rounds = Rounds(self.size)
         self._generations = GenerationTable(self.size)
         self._listener.expect(self.size)
+        self._sessions.expect(self.size)
         self._listener.limit(self.size)
         for rank in self._nodes.free():
             self._rank_ended(rank, None, "has not been started")
@@ -110,6 +111,7 @@ class Server:
         self._generations = GenerationTable(size)
         self._generations.succeed()
         self._listener.expect(size)
+        self._sessions.expect(size)
         self._listener.limit(size)
         self._settles_at = time.monotonic() + RESUME_SECONDS
 

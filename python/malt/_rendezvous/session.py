@@ -160,7 +160,7 @@ class Session:
         self._socket.sendall(wire.proof(self._key, b"client", hello, nonce, binding))
         welcome = self._receive(_DroppedError)
         if welcome[:1] != wire.WELCOME:
-            raise RefusedError(f"the launcher refuses: {welcome[1:].decode()}")
+            raise RefusedError(f"the launcher refuses: {welcome[1:].decode(errors='replace')}")
         self._greeting = welcome[1:]
 
     def _send(self, payload: bytes) -> None:

@@ -8,6 +8,11 @@ from malt._rendezvous import wire
 from malt._rendezvous.connection import Connection
 
 
+def _most_unread(ranks: int) -> int:
+    """Return the room for the answers of two rounds; a client that reads is owed no more."""
+    return 2 * (ranks + 1) * (wire.LENGTH.size + wire.MAX_FRAME + wire.MAC_BYTES)
+
+
 class Sessions:
     """The connections whose clients have proved the key.
 
@@ -16,6 +21,8 @@ class Sessions:
         broken: connections found closed while frames were sent to them. They are dropped only once
             the present frames have gone to all their receivers, because the tables answer a loss
             with frames that must come later.
+        most_unread: bytes that are kept for a client that does not read them. A client that leaves
+            more unread counts as broken.
     """
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
@@ -24,8 +31,13 @@ class Sessions:
             kind: {} for kind in (wire.RANK, wire.MEMBER, wire.NODE)
         }
         self.broken: list[Connection] = []
+        self.most_unread = _most_unread(0)
         self._connections: set[Connection] = set()
         self._selector = selector
+
+    def expect(self, ranks: int) -> None:
+        """Prepare for a job of so many ranks."""
+        self.most_unread = _most_unread(ranks)
 
     def __contains__(self, connection: Connection) -> bool:
         return connection in self._connections
@@ -52,8 +64,15 @@ class Sessions:
 
     def send(self, connection: Connection, payload: bytes) -> None:
         assert connection.sealer is not None
-        connection.outbox.append(memoryview(connection.sealer.seal(payload)))
-        self.flush(connection)
+        if connection in self.broken:
+            return
+        sealed = memoryview(connection.sealer.seal(payload))
+        connection.outbox.append(sealed)
+        connection.unread += len(sealed)
+        if connection.unread > self.most_unread:
+            self.broken.append(connection)
+        else:
+            self.flush(connection)
 
     def flush(self, connection: Connection) -> None:
         """Send as much as the client's system takes now."""
@@ -63,6 +82,7 @@ class Sessions:
         try:
             while outbox:
                 sent = connection.socket.send(outbox[0])
+                connection.unread -= sent
                 if sent < len(outbox[0]):
                     outbox[0] = outbox[0][sent:]
                 else:

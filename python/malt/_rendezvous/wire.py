@@ -160,7 +160,12 @@ def parse_address(text: str, source: str) -> tuple[str, int]:
         host.encode("idna")  # as the resolver will do
     except UnicodeError:
         host = ""
-    if not host or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 1 << 16:
+    if (
+        not host
+        or "\0" in host
+        or not re.fullmatch("[0-9]{1,5}", port)
+        or not 0 < int(port) < 1 << 16
+    ):
         raise ConfigError(
             f"{source} is not host:port, with a port from 1 to 65535 and brackets around an IPv6 "
             f"address: {text!r}"

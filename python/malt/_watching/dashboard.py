@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from malt._errors import ConfigError
 from malt._launch.scale import COUNT, LEAVE
@@ -75,7 +75,7 @@ class _Requests(Handler):
     dashboard: Dashboard
 
     def do_GET(self) -> None:  # noqa: N802
-        asked = urlsplit(self.path)
+        asked = _split(self.path)
         token = parse_qs(asked.query).get("token", [""])[0]
         if not self._is_allowed(token):
             return
@@ -99,7 +99,7 @@ class _Requests(Handler):
             self._say(404, "there is no such page")
 
     def do_POST(self) -> None:  # noqa: N802
-        asked = urlsplit(self.path)
+        asked = _split(self.path)
         origin = self.headers.get("Origin")
         if not self._is_allowed(self.headers.get("X-Malt-Token", "")):
             return
@@ -119,7 +119,7 @@ class _Requests(Handler):
             self._say(403, text)
             return False
         self.keep()
-        name = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
+        name = _split(f"//{self.headers.get('Host', '')}").hostname or ""
         if name not in self.dashboard.names and not _is_address(name):
             self._say(403, f"this server is not {name}: use its address, or localhost")
             return False
@@ -166,6 +166,13 @@ def _page() -> str:
     for name in ("uPlot.min.css", "page.css", "uPlot.iife.min.js", "page.js"):
         page = page.replace(f"<!-- {name} -->", (_PAGE / name).read_text())
     return page
+
+
+def _split(address: str) -> SplitResult:
+    try:
+        return urlsplit(address)
+    except ValueError:  # "//[", for one
+        return urlsplit("")
 
 
 def _is_address(name: str) -> bool:

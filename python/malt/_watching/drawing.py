@@ -16,6 +16,9 @@ COLOURS = ("#1b6ca8", "#d1603d", "#2a9d63", "#8f5aa8", "#b8860b", "#c2417c", "#3
 ROW, BOTTOM = 22, 30  # of a picture with a row for each rank
 _MOST_POINTS = 1000  # of a line; no screen shows more
 _NAMES_A_ROW = 9
+# What is drawn: floats far larger or smaller have no differences, or no logarithm.
+_MOST_VALUE, _LEAST_VALUE = 1e290, 1e-290
+_LEAST_HEIGHT = 1e-9  # of a chart, as a part of its values
 
 
 class Line(NamedTuple):
@@ -30,9 +33,12 @@ def chart(lines: Sequence[Line], end: float, unit: str = " s", most: int = _MOST
     """Draw lines over x = 0 to `end`, each with at most `most` points: every n-th of more."""
     top = 12 + 12 * -(-len(lines) // _NAMES_A_ROW)
     height = 206 + BOTTOM + top
+    lines = [line._replace(y=np.clip(line.y, -_MOST_VALUE, _MOST_VALUE)) for line in lines]
     low = min(0.0, *(float(line.y.min()) for line in lines))
     high = max(float(line.y.max()) for line in lines)
-    high = high if high > low else low + 1
+    if high - low <= -low * _LEAST_HEIGHT:  # they are all alike
+        high = low + max(1.0, -low)
+    high = max(high, low + _LEAST_VALUE)
     across = (WIDTH - LEFT - RIGHT) / max(end, 1e-9)
     up = (height - BOTTOM - top) / (high - low)
     parts = [axis(end, height - BOTTOM, unit)]

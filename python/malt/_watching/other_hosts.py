@@ -22,7 +22,8 @@ MOST_RANKS = 64
 _MOST_PAIRS = 4096
 _MOST_POINTS = 4096
 _MOST_BYTES = 1 << 18
-_MOST_UNPACKED = 1 << 24
+_MOST_UNPACKED = 1 << 22
+_MOST_NAME = 64  # characters of a curve's name; malt.report() takes 47
 _PAGE_SECONDS = 3.0  # after which a page counts as closed: each is renewed once a second
 _SILENT_SECONDS = 5.0  # after which a host counts as one that does not report
 _MOST_KEPT = 512  # points of a curve
@@ -43,8 +44,9 @@ def pack(state: dict[str, Any], points: Iterable[Points]) -> bytes:
     less: dict[str, Any]
     for less in ({}, {"points": []}, {"pairs": []}, {"ranks": bare}, {"ranks": bare[:MOST_RANKS]}):
         whole |= less
-        packed = zlib.compress(json.dumps(whole).encode(), 1)
-        if len(packed) <= _MOST_BYTES:
+        unpacked = json.dumps(whole).encode()
+        packed = zlib.compress(unpacked, 1)
+        if len(packed) <= _MOST_BYTES and len(unpacked) <= _MOST_UNPACKED:
             break
     return packed
 
@@ -77,6 +79,7 @@ class _Host:
         json.dumps([ranks, pairs, changes], allow_nan=False)  # as it is sent to the page
         if not (
             all(type(row["rank"]) is int and isinstance(row["state"], str) for row in ranks)
+            and len(pairs) <= _MOST_PAIRS
             and all([type(of) for of in pair] == [int] * 4 for pair in pairs)
             and all(isinstance(one["text"], str) and float(one["time"]) > 0 for one in changes)
         ):
@@ -89,6 +92,8 @@ class _Host:
             )
             for rank, name, points in told["points"]
         ]
+        if not all(0 <= rank < MOST_RANKS and len(name) <= _MOST_NAME for rank, name, _ in curves):
+            raise ValueError("it has curves that no summary has")
         name, size = str(told["host"]), int(told["size"])
         self.ranks, self.pairs, self.changes = ranks, pairs, changes
         self.name, self.size, self.heard = name, size, time.monotonic()

@@ -19,6 +19,7 @@ from malt._watching.timeline import MOST_MARKS, Columns, Timeline
 _COLUMNS = ("spent", "sent", "staleness")
 _DRAWN = ("kind", "began", "lasted", "iteration", "rank")  # of an event
 _MOST_UNPACKED = 1 << 29  # bytes; a process takes some hundred kB
+_MOST_VALUE = 2.0**63  # of a column
 _MOST_TIME = 1 << 58  # nanoseconds from the beginning of this host's job, or of a span: 9 years
 
 
@@ -78,13 +79,14 @@ def unpack(packed: bytes, origin: int, shift: int) -> list[Process]:
 def _process(head: dict[str, Any], arrays: Npz, at: str, origin: int, shift: int) -> Process:
     line = Timeline(_whole(head["rank"], MAX_RANKS - 1), origin, 0)
     line.began, line.ended = (_time(head[name], origin, shift) for name in ("began", "ended"))
+    _need(line.began <= line.ended)
     line.events, line.dropped_marks = _whole(head["events"]), _whole(head["dropped_marks"])
     _need(len(head["marks"]) <= MOST_MARKS)
     line.marks = [_mark(mark, origin, shift) for mark in head["marks"]]
     columns = Columns(_whole(head["width"], _MOST_TIME), *(arrays[at + name] for name in _COLUMNS))
     for values, like in zip(columns[1:], line.columns[1:], strict=True):
         _need(values.dtype == like.dtype and values.shape == like.shape)
-        _need(bool(np.isfinite(values).all()))
+        _need(bool((np.abs(values) <= _MOST_VALUE).all()))
     _need(columns.width > 0)
     line.columns = columns.moved(_time(head["origin"], origin, shift) - origin)
     _need(isinstance(head["totals"], dict))
@@ -146,7 +148,7 @@ def _series(
     _need(points.dtype == np.float64 and points.ndim == 2 and 0 < len(points) <= MOST_POINTS)
 
     def point(time: float, update: float, value: float) -> Point:
-        return Point(_time(int(time), origin, shift), int(update), float(value))
+        return Point(_time(int(time), origin, shift), _whole(int(update)), float(value))
 
     series = Series()
     series.points = [point(*one) for one in points.tolist()]

@@ -139,6 +139,9 @@ def test_endless_lists_are_refused() -> None:
         [b'["array","<f8",[3],"C",1]', bytes(16)],
         [b'["dict",[["list"],1]]'],
         [b"[" * 100_000],
+        [b'["array","<f8",[1000000000000],"C",1]', b""],
+        [b'["scalar",", 4",[],"C",1]', bytes(4)],
+        [b'["complex",1' + b"0" * 400 + b",0]"],
     ],
 )
 def test_damaged_values_are_told(parts: list[bytes]) -> None:

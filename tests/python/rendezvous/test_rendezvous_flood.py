@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import select
+import selectors
 import socket
 import subprocess
 import sys
@@ -21,7 +22,9 @@ from malt._rendezvous.connection import Connection
 from malt._rendezvous.node_session import Node
 from malt._rendezvous.server import Server
 from malt._rendezvous.session import Client
+from malt._rendezvous.sessions import Sessions
 
+BIG = bytes(1 << 18)
 # Strangers call from another address than the job's ranks, which call from 127.0.0.1.
 ELSEWHERE = "127.0.0.2"
 MOST_HALF_OPEN = 64
@@ -89,6 +92,19 @@ def test_flood_from_elsewhere_makes_no_rank_make_way() -> None:  # H1, H5
         for rank in ranks:
             rank.prove()
             assert rank.is_welcome()
+
+
+def test_client_that_never_reads_is_owed_a_bounded_number_of_bytes() -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with ours, theirs, selectors.DefaultSelector() as selector:
+        sessions = Sessions(selector)
+        connection = Connection(ours, ELSEWHERE, sealer=wire.sealers(KEY, b"hello", b"")[1])
+        sessions.begin(connection)
+        while connection not in sessions.broken:
+            sessions.send(connection, BIG)
+            assert connection.unread == sum(map(len, connection.outbox))
+        assert wire.MAX_FRAME < connection.unread < sessions.most_unread + 2 * len(BIG)
 
 
 def test_origins_take_turns() -> None:  # H5

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from jobs import run_job
 
-from malt._watching import run_report, trace
+from malt._watching import drawing, run_report, trace
 from malt._watching.series import Point, Series
 from malt._watching.timeline import COLUMNS, SPENT, Timeline
 
@@ -157,6 +157,14 @@ def rows_under(path: Path, heading: str) -> list[list[str]]:
     table = after[: after.index("</table>")]
     rows = re.findall("<tr>(.*?)</tr>", table)
     return [re.findall("<t[dh]>(.*?)</t[dh]>", row) for row in rows]
+
+
+@pytest.mark.parametrize(
+    "values", [[1e308, -1e308], [5e-324, 0.0], [-1e17, -1e17], [1e17, 1e17 + 32], [0.0]]
+)
+def test_values_of_any_size_are_drawn(values: list[float]) -> None:
+    line = drawing.Line("loss", np.arange(len(values)), np.array(values))
+    assert "<polyline" in drawing.chart([line], 1.0)
 
 
 def test_report_shows_who_waited_for_whom(tmp_path: Path) -> None:
