@@ -9,13 +9,17 @@
 // records_at(), tables_at() and boards_at() compute where each part begins.
 #include "dstorm/host/control.hpp"
 
+#include <poll.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <map>
+#include <utility>
 
+#include "dstorm/host/fork.hpp"
 #include "dstorm/host/roll_call.hpp"
 #include "dstorm/slot/layout.hpp"
 
@@ -64,6 +68,31 @@ void check_versions(const std::vector<Hello>& hellos, const std::vector<int>& me
                       ", this rank has " + std::to_string(kVersion) +
                       "; install one version of MALT everywhere");
   }
+}
+
+bool has_ended(const Descriptor& pidfd) {
+  pollfd end{pidfd.get(), POLLIN, 0};
+  return poll(&end, 1, 0) != 0;
+}
+
+// The pidfd of a process, which all groups of this process share. As long as a process that is
+// known has not ended, no other one has its number. Empty, and errno says why: the system gives
+// none.
+std::shared_ptr<const Descriptor> open_process(pid_t pid) {
+  static auto& known = *new std::map<pid_t, std::weak_ptr<const Descriptor>>;
+  std::shared_ptr<const Descriptor> opened;
+  between_forks([&] {
+    std::erase_if(known, [](const auto& each) { return each.second.expired(); });
+    const auto found = known.find(pid);
+    if (found != known.end()) opened = found->second.lock();
+    if (opened != nullptr && !has_ended(*opened)) return;
+    opened.reset();
+    Descriptor made(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+    if (!made) return;
+    opened = std::make_shared<const Descriptor>(std::move(made));
+    known[pid] = opened;
+  });
+  return opened;
 }
 
 }  // namespace
@@ -184,8 +213,8 @@ Control::Control(Bootstrap& bootstrap, Sharing sharing, std::chrono::nanoseconds
 }
 
 void Control::watch(int rank) {
-  const int fd = static_cast<int>(syscall(SYS_pidfd_open, pid(rank), 0));
-  if (fd < 0) {
+  auto pidfd = open_process(pid(rank));
+  if (pidfd == nullptr) {
     const bool full = errno == EMFILE;
     throw ConfigError(
         "cannot watch rank " + std::to_string(rank) + " (process " + std::to_string(pid(rank)) +
@@ -193,7 +222,7 @@ void Control::watch(int rank) {
         (full ? "; each rank needs one descriptor for every other rank: raise ulimit -n"
               : "; Linux 5.3 or later is needed, and one PID namespace"));
   }
-  pidfds_[static_cast<std::size_t>(rank)] = Descriptor(fd);
+  pidfds_[static_cast<std::size_t>(rank)] = std::move(pidfd);
 }
 
 Member& Control::member(int rank) const noexcept {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -97,7 +98,10 @@ class Control {
   // The process of a rank of this host.
   pid_t pid(int rank) const { return pids_[static_cast<std::size_t>(rank)]; }
   // A descriptor that becomes readable when the rank's process ends; -1 for this rank.
-  int pidfd(int rank) const { return pidfds_[static_cast<std::size_t>(rank)].get(); }
+  int pidfd(int rank) const {
+    const auto& pidfd = pidfds_[static_cast<std::size_t>(rank)];
+    return pidfd ? pidfd->get() : -1;
+  }
 
   State state(int rank) const noexcept {
     return member(rank).state.load(std::memory_order_acquire);
@@ -150,7 +154,7 @@ class Control {
   std::vector<int> host_of_;
   std::vector<int> neighbours_;
   std::vector<pid_t> pids_;
-  std::vector<Descriptor> pidfds_;
+  std::vector<std::shared_ptr<const Descriptor>> pidfds_;
   std::vector<std::size_t> board_read_;  // by rank: the copy that this rank reads
   Memory memory_;
 };

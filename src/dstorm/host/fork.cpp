@@ -46,6 +46,11 @@ class Forks {
 
 }  // namespace
 
+void between_forks(const std::function<void()>& change) {
+  const auto held = Forks::instance().hold();
+  change();
+}
+
 UnforkedDescriptor::UnforkedDescriptor(Descriptor descriptor) : descriptor_(std::move(descriptor)) {
   if (!descriptor_) return;
   const auto held = Forks::instance().hold();

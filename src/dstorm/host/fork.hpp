@@ -42,6 +42,10 @@ class UnforkedDescriptor {
   Descriptor descriptor_;
 };
 
+// Calls it while no thread can fork, and in one thread at a time: so what it changes is whole in
+// every child. It may not block, and may not make an UnforkedDescriptor.
+void between_forks(const std::function<void()>& change);
+
 // Makes a forked child close a descriptor that a library owns. The caller makes this object right
 // after the library has opened the descriptor, and destroys it right before the library closes it.
 // Any thread.

@@ -210,3 +210,22 @@ if error is None:
         assert errors[rank].kind in ("ConfigError", "TimeoutError", "PeerError"), errors[rank]
         assert errors[rank].says("rank 1"), errors[rank]
         assert errors[rank].seconds < 10 + PROMPT
+
+
+def test_a_table_and_an_edge_share_the_jobs_descriptors(tmp_path: Path) -> None:
+    """All groups of a job watch the same processes."""
+    result = run_job(
+        tmp_path,
+        4,
+        """
+def files(): return len(os.listdir("/proc/self/fd"))
+malt.init(timeout=60, transport="shm")
+before = files()
+table = malt.ps.Table(100, 1)
+edge = malt.Edge(0, 1)
+tell(more=files() - before)
+malt.barrier()
+""",
+    )
+    # Of the table's two groups: two eventfds, the own process and the rows; and an eventfd.
+    assert max(result.each("more")) <= 5
