@@ -20,7 +20,10 @@ FAILURES = f"{TESTS}::test_an_error_of_one_rank_comes_out_on_all"
 REPLICA_FAILS = f"{TESTS}::test_an_error_of_one_replica_comes_out_on_all_ranks"
 MUTANTS = {
     "FAILURE_NOT_TOLD": Mutant(
-        PIPELINE, "wire.tell(failure)", "pass", f"{FAILURES}[a loss that raises]"
+        PIPELINE,
+        "for wire in self._all_wires():\n                wire.tell(failure)",
+        "pass",
+        f"{FAILURES}[a loss that raises]",
     ),
     "FAILURE_NEEDS_A_FREE_SLOT": Mutant(
         WIRE,

@@ -114,7 +114,7 @@ MUTANTS = {
     # The answer to a call that was given up is taken for one to the present call.
     "ANSWERS_TO_ANY_CALL": Mutant(
         "summing",
-        "if call != self._call:",
+        "if message.subject[1:2] != [self._call]:",
         "if False:",
         f"{OVER_JOB}::test_interrupt_gives_a_call_up_and_the_pool_goes_on",
     ),

@@ -426,8 +426,8 @@ MUTANTS = [
     ),
     Mutant(
         "P4: a server drops the copy it has before the new one is whole",
-        "held.source = place;\n    held.coming =",
-        "held.source = place;\n    held.range.reset();\n    held.coming =",
+        "follow(held, place);\n    held.coming =",
+        "follow(held, place);\n    held.range.reset();\n    held.coming =",
         SERVER_DEATHS,
     ),
     Mutant(
@@ -450,9 +450,27 @@ MUTANTS = [
     ),
     Mutant(
         "P6: a push is applied at once",
-        "if (options_.is_bsp() && head.clock >= lowest_) return keep(",
-        "if (false) return keep(",
+        "if (options_.is_bsp() && (!held.is_primary || head.clock >= lowest_)) {",
+        "if (options_.is_bsp() && !held.is_primary) {",
         SERVER,
+    ),
+    Mutant(
+        "P6: a copy applies a push for which its own clock is late",
+        "if (options_.is_bsp() && (!held.is_primary || head.clock >= lowest_)) {",
+        "if (options_.is_bsp() && head.clock >= lowest_) {",
+        SERVER,
+    ),
+    Mutant(
+        "P6: a copy applies nothing until it is primary",
+        "if (held.range != nullptr) apply_kept(range, held.applied, false);",
+        "",
+        SERVER_CLOCKS,
+    ),
+    Mutant(
+        "P6: a new primary does not apply what its clocks let through",
+        "apply_kept(range, lowest_, true);\n  held.is_primary",
+        "held.is_primary",
+        SERVER_DEATHS,
     ),
     Mutant(
         "P6: pushes are applied as they came, not in the order of ranks",
