@@ -45,8 +45,8 @@ MUTANTS = {
     ),
     "LATE_RANK_IS_DEAD": Mutant(
         PIPELINE,
-        "return Failure(errors.TimeoutError,",
-        "return Failure(PeerError,",
+        "failure = Failure(errors.TimeoutError,",
+        "failure = Failure(PeerError,",
         f"{TESTS}::test_a_slow_rank_is_named_as_late_and_not_as_dead",
     ),
     "OTHER_NEIGHBOUR_NOT_LOOKED_AFTER": Mutant(
