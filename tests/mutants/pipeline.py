@@ -100,7 +100,7 @@ MUTANTS = {
     ),
     "TWO_THREADS_LOOK_AT_ONE_ARRAY": Mutant(
         "_job.edge",
-        "threading.Lock()",
+        "threading.RLock()",
         "threading.Semaphore(2)",
         f"{EDGE}::test_each_array_comes_whole_to_one_of_two_threads_that_receive[shm]",
     ),
