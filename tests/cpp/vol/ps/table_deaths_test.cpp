@@ -195,14 +195,15 @@ TEST(TableDeaths, AtStalenessNothingADeathChangesNoPull) {
   }
 }
 
-// Each rank assigns its own number, so the last rank's is the one that stays. Rank 1 is the primary:
-// it has read a push of rank 0 when that dies, and is busy with an earlier clock. Rank 2, which
-// holds the copy, learns of the death before it gets that push.
+// What a row has become tells the order in which its pushes were applied. Rank 0 is the primary: it
+// has read a push of rank 1 when that dies, and is busy with an earlier clock. Rank 2, which holds
+// the copy, learns of the death before it gets that push.
 TEST(TableDeaths, ACopyAppliesWhatADeadRankPushedInTheOrderOfThePrimary) {
+  constexpr double kInOrder = 13153;  // ranks 0 and 2 at the first clock, then all three
   Shared<Posts> posts;
   Shared<std::atomic<int>> meeting;
-  Shared<std::atomic<pid_t>> primary;
-  Shared<std::atomic<bool>> is_busy, is_released, is_pulled;
+  Shared<std::atomic<pid_t>> primary, copy;
+  Shared<std::atomic<bool>> is_busy, is_released, is_pulled, is_copied;
   Job job(3, [&](dstorm::Bootstrap& bootstrap) {
     TableOptions options = options_of(64, 1);
     options.replicas = 1;
@@ -213,24 +214,28 @@ TEST(TableDeaths, ACopyAppliesWhatADeadRankPushedInTheOrderOfThePrimary) {
         *is_busy = true;
         await(*is_released);
       }
-      std::memcpy(values, given, rows * sizeof(double));
+      if (getpid() == *copy) *is_copied = true;
+      auto* const row = reinterpret_cast<double*>(values);
+      const auto* const digit = reinterpret_cast<const double*>(given);
+      for (std::size_t i = 0; i < rows; ++i) row[i] = 10 * row[i] + digit[i];
     };
     Rank one(*posts, bootstrap.rank(), 3, options);
     const Placement& placement = one.client->placement();
     std::vector<std::int64_t> keys;
     for (std::int64_t key = 0; key < 64; ++key) {
       const std::size_t range = placement.range_of(key);
-      if (placement.server(range, 0) == 1 && placement.server(range, 1) == 2) keys.push_back(key);
+      if (placement.server(range, 0) == 0 && placement.server(range, 1) == 2) keys.push_back(key);
     }
     CHECK_THAT(!keys.empty());
-    if (one.rank == 1) *primary = getpid();
-    for (int clock = 0; clock < 2 && one.rank != 0; ++clock) {
-      one.client->wait(one.add(keys, one.rank), {});
+    if (one.rank == 0) *primary = getpid();
+    if (one.rank == 2) *copy = getpid();
+    for (int clock = 0; clock < 2 && one.rank != 1; ++clock) {
+      one.client->wait(one.add(keys, 1 + one.rank), {});
       one.client->advance({});
     }
     meet(*meeting, 3);
     std::this_thread::sleep_for(50ms);  // the servers take in the clocks
-    if (one.rank == 0) {
+    if (one.rank == 1) {
       kill(*primary, SIGSTOP);  // so that it reads both at once
       one.client->advance({});
       one.add(keys, 5);
@@ -238,17 +243,18 @@ TEST(TableDeaths, ACopyAppliesWhatADeadRankPushedInTheOrderOfThePrimary) {
       await(*is_busy);
       std::raise(SIGKILL);
     }
-    if (one.rank == 1) {
+    if (one.rank == 0) {
       await(*is_pulled);
       std::raise(SIGKILL);
     }
     while (one.live() > 2) std::this_thread::sleep_for(1ms);
     std::this_thread::sleep_for(50ms);  // the server acts on the death
     *is_released = true;
-    CHECK_THAT(are_all(one.pull(keys), 2));
+    CHECK_THAT(are_all(one.pull(keys), kInOrder));
+    await(*is_copied);  // before it is primary
     *is_pulled = true;
     while (one.live() > 1) std::this_thread::sleep_for(1ms);
-    CHECK_THAT(are_all(one.pull(keys), 2));
+    CHECK_THAT(are_all(one.pull(keys), kInOrder));
     return 0;
   });
   EXPECT_EQ(job.wait_all(), (std::vector<int>{128 + SIGKILL, 128 + SIGKILL, 0}));
