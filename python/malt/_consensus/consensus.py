@@ -142,6 +142,9 @@ class Consensus:
                 another shape or a value that is not finite.
             TimeoutError: the ranks that the error names did not come. Nothing has changed: call it
                 again.
+
+        If another exception ends the call (Ctrl-C, one out of prox()), `rounds` says whether the
+        round has been made. If not, call it again: it goes on with that round.
         """
         if timeout is not None:
             number("timeout", timeout, 0)

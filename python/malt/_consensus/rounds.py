@@ -33,6 +33,7 @@ from malt._consensus.local import NOT_FINITE, Local, Norms, residuals_of
 from malt._core_import import SUM, Update, Vector
 from malt._errors import ConfigError, describe_ranks
 from malt._job import job as jobs
+from malt._job.uninterrupted import uninterrupted
 from malt._job.vectors import vector
 
 Array = npt.NDArray[Any]
@@ -91,6 +92,9 @@ class Rounds(abc.ABC):
         else:
             self._local.write_word(self._sum, NOT_FINITE)
         self._summed.allreduce(SUM, timeout=limit)
+        self._check_sum()
+
+    def _check_sum(self) -> None:
         self._check_finite(self._layout.ranks(self._sum, NOT_FINITE))
 
     def _check_finite(self, wrong: Collection[int]) -> None:
@@ -108,20 +112,38 @@ class Synchronous(Rounds):
 
     The residuals of a round travel with the payloads of the next one, so that a round has one
     allreduce. A round in which a rank is missing judges none.
+
+    The other ranks have ended a round once its allreduce has. So if an exception then ends this
+    rank's call, its next call ends that round.
     """
 
     def __init__(self, local: Local, options: Options, name: str) -> None:
         super().__init__(local, options, name)
+        self._before: int | None = None  # allreduces before the round that has begun
         self._judged = False  # the next round can judge the residuals of the last one
         self._stuck = 0  # rounds on end
         self._at_first = (0.0, 0.0)  # of these: the square of x's movement, and rho
 
     def exchange(self, limit: float) -> None:
-        self._add_up(self._local.take_x(), limit)
+        if self._before in (None, self._summed.uses.allreduces):
+            self._before = self._summed.uses.allreduces
+            self._add_up(self._local.take_x(), limit)
+        else:
+            self._check_sum()
+        self._local.take_sum(self._sum)
+        self._end_round()
+
+    def _check_finite(self, wrong: Collection[int]) -> None:
+        if wrong:
+            self._before = None
+        super()._check_finite(wrong)
+
+    @uninterrupted
+    def _end_round(self) -> None:
+        self._before = None
         norms = Norms(*map(float, self._layout.norms(self._sum)))
         ranks = self._layout.ranks(self._sum)
         can_judge = self._judged and ranks == self.ranks
-        self._local.take_sum(self._sum)
         self._local.end_round()
         self.ranks, self._judged = ranks, True
         self.count += 1

@@ -1,0 +1,45 @@
+"""malt.Consensus: what an interrupt at any moment of a round leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jobs import run_job
+
+
+def test_synchronous_rounds_that_are_interrupted_are_made_once(tmp_path: Path) -> None:
+    """Rank 0 is interrupted at the next moment of each round, until none is left."""
+    result = run_job(
+        tmp_path,
+        2,
+        """
+from interrupts import Moments
+malt.init(timeout=60)
+
+def train(interrupts):
+    x = np.zeros(3)
+    c = malt.Consensus(x, rho=2.0)
+    at, most, rounds = 0, 0, 400
+    while c.rounds < rounds:
+        target, made = np.arange(3.0) * (rank + 1), c.rounds
+        x[:] = (target + c.rho * c.target) / (1 + c.rho)
+        at += 1
+        moments = Moments(at if interrupts and rank == 0 else 0, ["rounds", "local", "consensus"])
+        while c.rounds == made:
+            try:
+                moments.run(c.exchange) if not moments.where else c.exchange()
+            except KeyboardInterrupt:
+                pass
+        most = max(most, moments.count)
+    c.close()
+    return c.z.copy(), c.rho, most < at
+
+first, again = train(False), train(True)
+tell(first=first[0], again=again[0], rhos=[first[1], again[1]], all_moments=again[2])
+malt.barrier()
+""",
+    )
+    assert result.told[0]["all_moments"]
+    for told in result.told:
+        assert told["first"].tolist() == told["again"].tolist()
+        assert told["rhos"][0] == told["rhos"][1]
