@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <iterator>
 
 #include "dstorm/errors.hpp"
@@ -270,10 +271,22 @@ bool Client::has_sent(std::optional<std::uint64_t> push) const {
 std::uint64_t Client::push(const Rows& rows, const std::byte* gradients, Limit limit) {
   const dstorm::Turn turn(mail_.turns(), "push", options_.name);
   check(rows);
-  // In pieces, so that each can wait until there is room for it.
+  // In pieces, so that each can wait until there is room for it. If a wait ends in vain, the rest is
+  // sent without any: of a push that has begun, no part is missing.
   const std::size_t piece = most_at_once();
+  std::exception_ptr failure;
+  bool waits = true;
   for (std::size_t begin = 0; begin == 0 || begin < rows.count; begin += piece) {
-    wait_until([this] { return sent_.size() < kMostSent; }, limit, "push");
+    try {
+      if (waits) wait_until([this] { return sent_.size() < kMostSent; }, limit, "push");
+    } catch (const dstorm::TimeoutError&) {
+      if (begin == 0) throw;
+      waits = false;
+    } catch (...) {  // of an earlier push, or of a handler of signals
+      if (begin == 0) throw;
+      failure = std::current_exception();
+      waits = false;
+    }
     const Rows part = rows.part(begin, std::min(rows.count, begin + piece));
     const std::byte* const values = gradients + begin * options_.row_bytes();
     if (options_.threshold > 0) {
@@ -283,6 +296,7 @@ std::uint64_t Client::push(const Rows& rows, const std::byte* gradients, Limit l
       send_push(part, values, {}, clock_);
     }
   }
+  if (failure) std::rethrow_exception(failure);
   return last_push_;
 }
 

@@ -39,8 +39,8 @@ class Client {
          const Edition* edition = nullptr, const ServerThread* own_server = nullptr);
 
   // Sends the gradients, rows.count times TableOptions::row_bytes(), and returns the number of the
-  // last message. Waits only while many pushes are on their way. Holds back rows whose gradients
-  // are below the table's threshold.
+  // last message. Waits only while many pushes are on their way: TimeoutError if it has to do so
+  // before it sends anything. Holds back rows whose gradients are below the table's threshold.
   std::uint64_t push(const Rows& rows, const std::byte* gradients, Limit limit);
   // Waits until the servers have acknowledged the pushes up to this number; none: all, after those
   // held back have been sent.

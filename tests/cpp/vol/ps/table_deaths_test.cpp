@@ -195,6 +195,38 @@ TEST(TableDeaths, AtStalenessNothingADeathChangesNoPull) {
   }
 }
 
+// Rank 1 is stopped while rank 0 makes a push that is too large to go without a wait.
+TEST(TableDeaths, APushThatTimesOutHasSentAllOrNothing) {
+  Shared<std::atomic<pid_t>> stopped;
+  Shared<std::atomic<bool>> is_checked;
+  run_ranks(2, options_of(200'000, 8), [&](Rank& one) {
+    if (one.rank == 1) {
+      *stopped = getpid();
+      await(*is_checked);
+      return 0;
+    }
+    while (*stopped == 0) std::this_thread::sleep_for(1ms);
+    kill(*stopped, SIGSTOP);
+    const std::vector<std::int64_t> keys = every(200'000, 1);
+    const std::vector<double> gradients(keys.size() * one.width(), 1);
+    int pushed = 0;
+    for (int attempt = 0; attempt < 3; ++attempt) {
+      try {
+        one.client->push({keys.data(), 0, keys.size()},
+                         reinterpret_cast<const std::byte*>(gradients.data()), 50ms);
+        ++pushed;
+      } catch (const dstorm::TimeoutError&) {
+      }
+    }
+    CHECK_THAT(pushed == 1);
+    kill(*stopped, SIGCONT);
+    one.client->wait({}, {});
+    CHECK_THAT(are_all(one.all(), pushed));
+    *is_checked = true;
+    return 0;
+  });
+}
+
 // What a row has become tells the order in which its pushes were applied. Rank 0 is the primary: it
 // has read a push of rank 1 when that dies, and is busy with an earlier clock. Rank 2, which holds
 // the copy, learns of the death before it gets that push.
