@@ -225,6 +225,7 @@ if malt.restarts() == 0:
         time.sleep(100)
 while not error_of(table.pull) or len(malt.alive()) < 3:
     pass
+meet("back")  # who ends is not alive
 tell(error=error_of(table.pull))
 """
     with start_job(tmp_path, 3, body, "--respawn=3") as job:
