@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -118,9 +119,12 @@ class Together:
         def exchange(begin: int) -> Iterator[tuple[int, bytes]]:
             what = f"{self.call}, step {name}" + (f" from byte {begin}" if begin else "")
             piece = whole[begin : begin + _MOST_BYTES]
-            posts = calls.call(self.call, lambda group: group.exchange(what, piece, limit))
+            left = max(0.0, deadline - time.monotonic()) if begin else limit
+            posts = calls.call(self.call, lambda group: group.exchange(what, piece, left))
             return ((rank, post) for rank, post in enumerate(posts) if post is not None)
 
+        limit = jobs.current().settings.timeout if limit is None else limit
+        deadline = time.monotonic() + limit
         whole = _LENGTH.pack(len(post)) + post
         here = {rank: bytearray(told) for rank, told in exchange(0)}
         lengths = {rank: self._length_of(rank, told) for rank, told in here.items()}
