@@ -96,8 +96,8 @@ std::string address_space_limit() {
   return "; this process may map " + megabytes(limit.rlim_cur) + " in all: raise ulimit -v";
 }
 
-// Beyond the limit, the system would end the process by a signal. It limits shared memory as it does
-// a file.
+// Beyond the limit, the system would end the process by a signal. The limit is on shared memory as
+// on files.
 void check_file_limit(std::size_t bytes, std::string_view what) {
   rlimit limit{};
   if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;

@@ -271,8 +271,8 @@ bool Client::has_sent(std::optional<std::uint64_t> push) const {
 std::uint64_t Client::push(const Rows& rows, const std::byte* gradients, Limit limit) {
   const dstorm::Turn turn(mail_.turns(), "push", options_.name);
   check(rows);
-  // In pieces, so that each can wait until there is room for it. If a wait ends in vain, the rest is
-  // sent without any: of a push that has begun, no part is missing.
+  // In pieces, so that each can wait until there is room for it. If a wait ends in vain, the rest
+  // is sent without any: of a push that has begun, no part is missing.
   const std::size_t piece = most_at_once();
   std::exception_ptr failure;
   bool waits = true;
