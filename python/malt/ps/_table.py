@@ -217,8 +217,8 @@ class Table(Spread):
         Raises:
             ConfigError: the keys or shapes are wrong.
             PeerError: rows are lost, or this rank has been evicted.
-            TimeoutError: the servers that the error names did not answer earlier pushes; nothing was
-                sent.
+            TimeoutError: the servers that the error names did not answer earlier pushes; nothing
+                was sent.
         """
         array, first, count = self._keys(keys)
         given = np.asarray(gradients, dtype=self.dtype)
