@@ -1,8 +1,8 @@
 """What the targets in Python that have many decoders do alike: of an input the first byte is which
 decoder takes the rest.
 
-What holds for each input: it is taken, or refused by an error that the decoder's documentation
-names. It takes no more memory than stated, and makes no file, process or connection.
+Each input is taken, or refused by an error that the decoder's documentation names. It takes no more
+memory than stated, and makes no file, process or connection.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Job:
         self._groups = groups
         self.settings = settings
         self.vectors = 0  # how many this rank has made, for their default names
-        self.tables = 0  # those of malt.ps likewise
+        self.tables = 0  # the same, of malt.ps.Table
         self.matching = Matching()
         self.on_change: list[OnChange] = []
         self.make_further = make_further

@@ -16,7 +16,8 @@ COLOURS = ("#1b6ca8", "#d1603d", "#2a9d63", "#8f5aa8", "#b8860b", "#c2417c", "#3
 ROW, BOTTOM = 22, 30  # of a picture with a row for each rank
 _MOST_POINTS = 1000  # of a line; no screen shows more
 _NAMES_A_ROW = 9
-# What is drawn: floats far larger or smaller have no differences, or no logarithm.
+# Charts draw values between these: floats far larger have no differences, and far smaller ones no
+# logarithm.
 _MOST_VALUE, _LEAST_VALUE = 1e290, 1e-290
 _LEAST_HEIGHT = 1e-9  # of a chart, as a part of its values
 

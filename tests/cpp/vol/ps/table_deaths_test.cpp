@@ -229,9 +229,9 @@ TEST(TableDeaths, APushThatTimesOutHasSentAllOrNothing) {
   });
 }
 
-// What a row has become tells the order in which its pushes were applied. Rank 0 is the primary: it
-// has read a push of rank 1 when that dies, and is busy with an earlier clock. Rank 2, which holds
-// the copy, learns of the death before it gets that push.
+// The digits of a row are its pushes, in the order in which they were applied. Rank 0 is the
+// primary: it has read a push of rank 1 when that dies, and is busy with an earlier clock. Rank 2,
+// which holds the copy, learns of the death before it gets that push.
 TEST(TableDeaths, ACopyAppliesWhatADeadRankPushedInTheOrderOfThePrimary) {
   constexpr double kInOrder = 13153;  // ranks 0 and 2 at the first clock, then all three
   Shared<Posts> posts;
