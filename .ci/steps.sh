@@ -162,9 +162,11 @@ may_lack_browser() {
 }
 step_python() {
   may_lack_browser
-  pytests python python -m pytest "${beside[@]}" --durations 40 tests/python \
+  pytests python python -m pytest "${beside[@]}" --durations 40 tests/python -m "not long" \
     --ignore tests/python/project/test_readme.py
 }
+# The tests that `python` leaves out.
+step_long() { pytests long python -m pytest "${beside[@]}" tests/python -m long; }
 # Other libraries' own tests, with malt's classes in place of theirs: tests/peers.
 step_peers() {
   local there=$PWD/.cache/dev/peers
@@ -206,8 +208,8 @@ python_tests() {
       "(the step's log says why)"
     export MALT_WITHOUT_TORCH=1
   fi
-  # The engines take long to install, and are pinned; `python` tests with them.
-  echo "SKIPPED: the tests of Dask, Ray and Spark, which \`./dev test python\` runs"
+  # The engines take long to install, and are pinned; `long` tests with them.
+  echo "SKIPPED: the tests of Dask, Ray and Spark, which \`./dev test long\` runs"
   export MALT_WITHOUT_ENGINES=1
   names=$(sed -E 's/[^A-Za-z0-9_-].*//; s/_/-/g' "$wanted.torch" | sort -u | paste -sd'|')
   echo "row $(python --version): $(uv pip freeze | grep -iE "^($names)==" | paste -sd' ')"

@@ -31,6 +31,7 @@ from malt._job import (
     edge,
     handover,
     matching,
+    pieces,
     roles,
     subgroup,
     values,
@@ -204,16 +205,21 @@ class Group:
         self.own = own
         self.count = 0
 
-    def exchange(self, _: str, mine: bytes, __: float | None = None) -> list[bytes | None]:
+    def exchange(
+        self, _: str, mine: bytes, __: float | None = None, kept: list[Any] | None = None
+    ) -> list[bytes | None]:
         self.count += 1
         assert self.count < 1 << 17, "it would never end"
-        return [mine, self.posts.pop(0) if self.posts else b"", None]
+        posts = [mine, self.posts.pop(0) if self.posts else b"", None]
+        if kept is not None:
+            kept.append(posts)
+        return posts
 
 
 def together(given: bytes) -> Any:
     group = Group(given)
     calls.call = lambda _, step: step(group)
-    return bare(agreement.Together, call="a call", timeout=1.0)
+    return bare(agreement.Together, call="a call", timeout=1.0, _repeats=False, _is_marked=False)
 
 
 def agree(given: bytes) -> None:
@@ -225,8 +231,8 @@ def agree(given: bytes) -> None:
 def tell_all(given: bytes) -> None:
     """As malt.broadcast() and malt.allreduce() do."""
     collective.Together = lambda *_: together(given)
-    turns = SimpleNamespace(hold=lambda _: nullcontext())
-    collective.jobs = SimpleNamespace(current=lambda: SimpleNamespace(turns=turns))
+    job = SimpleNamespace(sent={"a call": pieces.Sent()})
+    collective.jobs = SimpleNamespace(current=lambda: job)
     collective._tell_all("a call", lambda: (1.0, ""), None)
 
 

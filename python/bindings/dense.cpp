@@ -51,7 +51,7 @@ class PythonVector {
   }
   ~PythonVector() {
     uses();
-    vector_->shut();
+    vector_->drop();
   }
   PythonVector(const PythonVector&) = delete;
   PythonVector& operator=(const PythonVector&) = delete;
@@ -311,6 +311,9 @@ void bind_dense(py::module_& module) {
       "allreduce(self: malt._core.Vector, fold: malt._core.Fold = ..., *, "
       "timeout: typing.SupportsFloat | None = None, last: bool = False) -> malt._core.Gathered\n\n"
       "The exact fold of the vectors of all live ranks, on all of them. Collective.\n\n"
+      "If an exception ends the call (a time limit, Ctrl-C), the vector is unchanged. Call it "
+      "again: others may have ended it, and this rank then gets the same result. If they have not, "
+      "theirs end with a TimeoutError, which names this rank.\n\n"
       "Args:\n    fold: AVG (the default), SUM, MEDIAN or TRIMMED_MEAN(f); of integers as in "
       "gather().\n"
       "    timeout: seconds to wait; that of malt.init() if None.\n"

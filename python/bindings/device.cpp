@@ -38,7 +38,6 @@ class PythonDeviceVector {
   ~PythonDeviceVector() {
     uses();
     const py::gil_scoped_release no_gil;  // it may wait for the GPU
-    vector_->shut();
     vector_.reset();
   }
   PythonDeviceVector(const PythonDeviceVector&) = delete;

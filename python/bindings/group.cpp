@@ -259,8 +259,15 @@ void bind_group(py::module_& module) {
       .def(
           "exchange",
           [](Group& group, const std::string& what, const py::bytes& mine,
-             std::optional<double> timeout) { return exchange(group, what, mine, timeout); },
-          py::arg("what"), py::arg("mine"), py::arg("timeout") = py::none())
+             std::optional<double> timeout, std::optional<py::typing::List<Posts>> kept) {
+            Posts posts = exchange(group, what, mine, timeout);
+            if (kept) kept->append(posts);
+            return posts;
+          },
+          py::arg("what"), py::arg("mine"), py::arg("timeout") = py::none(),
+          py::arg("kept") = py::none(),
+          "Return what the live ranks give, by rank. `kept` gets it too, before an exception of a "
+          "signal handler can end the call.")
       .def("supersede", &Group::supersede, py::arg("call"),
            "Have every rank of this host move to another group. Any thread.")
       .def("restore", &Group::restore, "Call the move off: the group goes on as before.")
@@ -269,6 +276,8 @@ void bind_group(py::module_& module) {
       .def_property_readonly("superseded_by", &Group::superseded_by,
                              "By which call, the first since it was made or restored, or 0.")
       .def_property_readonly("is_superseded", &Group::is_superseded)
+      .def_property_readonly("pending", &Group::pending,
+                             "What the exchange is for that an exception has ended; '': none.")
       .def_property_readonly("posted", &Group::posted,
                              "To how many exchanges this rank has posted.")
       .def(

@@ -47,8 +47,11 @@ class Reducer {
   std::vector<int> allreduce(Address data, std::size_t count, bool mean, double timeout) {
     const py::gil_scoped_release no_gil;
     vector_.move_to(reinterpret_cast<void*>(data), count);
-    return vector_.allreduce(fold_of(mean), limit_of(timeout)).ranks;
+    std::vector<int> ranks = vector_.allreduce(fold_of(mean), limit_of(timeout)).ranks;
+    ++count_;
+    return ranks;
   }
+  std::uint64_t count() const { return count_; }
   void shut() { vector_.shut(); }
 
  private:
@@ -61,6 +64,7 @@ class Reducer {
   }
 
   vol::DenseVector vector_;
+  std::uint64_t count_ = 0;
 };
 
 }  // namespace
@@ -95,6 +99,7 @@ void bind_process_group(py::module_& module) {
            py::arg("timeout"),
            "Replace `count` elements by the sum or mean of the live ranks'. Collective.\n\n"
            "Returns:\n    The other ranks that took part.")
+      .def_property_readonly("count", &Reducer::count, "How many times this rank has reduced.")
       .def("shut", &Reducer::shut, "Leave. Any thread, at any time.");
   py::class_<dstorm::Link>(module, "Link",
                            "Messages from rank 0 to rank 1 of a group; for the package.")
@@ -102,10 +107,11 @@ void bind_process_group(py::module_& module) {
            py::arg("slot_bytes"), py::arg("depth"), NoGil())
       .def(
           "send",
-          [](dstorm::Link& self, Address data, std::size_t bytes, std::uint32_t tag) {
-            self.send({reinterpret_cast<const std::byte*>(data), bytes}, tag);
+          [](dstorm::Link& self, Address data, std::size_t bytes, std::uint32_t tag,
+             double timeout) {
+            self.send({reinterpret_cast<const std::byte*>(data), bytes}, tag, limit_of(timeout));
           },
-          py::arg("data"), py::arg("bytes"), py::arg("tag"), NoGil())
+          py::arg("data"), py::arg("bytes"), py::arg("tag"), py::arg("timeout"), NoGil())
       .def(
           "try_send",
           [](dstorm::Link& self, Address data, std::size_t bytes, std::uint32_t tag) {

@@ -134,7 +134,7 @@ class Table {
     const Edition* const edition = edition_ ? &*edition_ : nullptr;
     next_.emplace(std::move(clients), std::move(servers), options_, edition, before_);
   }
-  bool has_moved() const { return next_->server->has_moved(); }
+  std::vector<int> movers() const { return next_->server->movers(); }
   // Goes over to the edition that has begun, and frees the last one.
   void commit() {
     const py::gil_scoped_release no_gil;
@@ -332,8 +332,8 @@ void bind_table(py::module_& module) {
       .def("begin", &Table::begin, py::arg("clients"), py::arg("servers"), py::arg("job"),
            py::arg("ranks"), py::arg("brought"),
            "Begin the first edition, or the next one with what each rank brings. Collective.")
-      .def("has_moved", &Table::has_moved,
-           "Whether all ranges of the edition that has begun have come here.")
+      .def("movers", &Table::movers,
+           "The ranks whose ranges have yet to come here in the edition that has begun.")
       .def("commit", &Table::commit, "Go over to the edition that has begun.")
       .def("abandon", &Table::abandon, "End the edition that has begun; it may begin again.")
       .def("settle", settle, py::arg("timeout"), NoGil(),

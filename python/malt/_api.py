@@ -1,5 +1,6 @@
 """The public names of `malt`."""
 
+from malt._arguments import number
 from malt._checkpoint.checkpoint import save
 from malt._checkpoint.restoring import Restored, restore
 from malt._consensus.consensus import Consensus
@@ -67,7 +68,8 @@ def RANDOM(k: int, seed: int) -> Graph:  # noqa: N802  (a name users know in cap
         return random_graph(k, seed)
     except TypeError as error:  # gather(malt.RANDOM) calls it as a fold
         raise ConfigError(
-            "malt.RANDOM(k, seed) makes a graph of two whole numbers: give it to a vector, "
+            f"malt.RANDOM({k!r:.50}, {seed!r:.50}): k is a whole number from 1 to {2**31 - 1}, and "
+            f"seed one from 0 to {2**64 - 1}; give the graph to a vector, "
             "malt.vector(w, graph=malt.RANDOM(k, seed)); gather() takes a fold, such as malt.AVG"
         ) from error
 
@@ -79,7 +81,12 @@ def TRIMMED_MEAN(fraction: float) -> Fold:  # noqa: N802
         fraction: the share of the values that is cut off at each end, from 0 to below 0.5. This
             rank's own value counts among them.
     """
-    return trimmed_mean(fraction)
+    try:
+        return trimmed_mean(fraction)
+    except TypeError:
+        raise ConfigError(
+            f"TRIMMED_MEAN({fraction!r}): the fraction must be a number at least 0 and below 0.5"
+        ) from None
 
 
 def TOP_K(fraction: float) -> Codec:  # noqa: N802
@@ -92,7 +99,7 @@ def TOP_K(fraction: float) -> Codec:  # noqa: N802
     Args:
         fraction: the share of the elements that each update sends, above 0 and at most 1.
     """
-    return top_k(fraction)
+    return top_k(number("fraction", fraction, 0, above=True, most=1))
 
 
 __all__ = [

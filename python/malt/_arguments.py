@@ -10,6 +10,8 @@ from typing import Any
 
 from malt._errors import ConfigError
 
+MOST_DEPTH = 1024  # slots of a sender, as dstorm/segment/agreement.cpp has it
+
 
 def variable(name: str, otherwise: str = "", env: Mapping[str, str] = os.environ) -> str:
     """Return an environment variable; one that is empty counts as unset."""
@@ -29,13 +31,38 @@ def number(
     above: bool = False,
     most: float = math.inf,
     instead: str = "",
-) -> None:
-    """Check a number; `instead` says what to give in place of one outside."""
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
-    if not (is_number and (value > least if above else value >= least) and value <= most):
+) -> float:
+    """Return the value as a float; `instead` says what to give in place of one outside."""
+    given = math.nan if isinstance(value, bool) else _as_float(value)
+    if not ((given > least if above else given >= least) and given <= most):
         words = f"a number {'above' if above else 'at least'} {least:g}"
         words += f" and at most {most:g}" if most < math.inf else ""
         raise ConfigError(f"{name} is {value!r}; it must be {words}{instead}")
+    return given
+
+
+def finite(name: str, value: Any, least: float = -math.inf) -> float:
+    """Return the value as a float."""
+    given = _as_float(value)
+    if not math.isfinite(given) or given < least:
+        limit = f" of at least {least:g}" if least > -math.inf else ""
+        raise ConfigError(f"{name} is {value!r}; it is a finite number{limit}")
+    return given
+
+
+def _as_float(value: Any) -> float:
+    """Return NaN for what is no number, and an infinity for one that no float can hold."""
+    try:
+        return float(value) if isinstance(value, Real) else math.nan
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def seconds(timeout: float | None) -> float | None:
+    """Check the `timeout` of a call; None stands for the job's."""
+    if timeout is None:
+        return None
+    return number("timeout", timeout, 0.0, instead=" seconds, or None")
 
 
 def whole(name: str, value: Any, least: int, most: int | None = None, why: str = "") -> int:
@@ -45,3 +72,14 @@ def whole(name: str, value: Any, least: int, most: int | None = None, why: str =
         limit = f"at least {least}" if most is None else f"from {least} to {most}"
         raise ConfigError(f"{name} is {value!r}; it must be a whole number {limit}{why}")
     return int(value)
+
+
+def text(name: str, value: Any) -> None:
+    """Check a text that is encoded as UTF-8 for others to read."""
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} is {value!r:.50}; it is a text")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        wrong = f"UTF-8 cannot encode {value[error.start]!r}"
+        raise ConfigError(f"{name} is {value!r:.50}; {wrong}: leave it out") from None

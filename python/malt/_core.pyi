@@ -179,8 +179,10 @@ class Group:
         ...
     def barrier(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> None:
         ...
-    def exchange(self, what: str, mine: bytes, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> list[bytes | None]:
-        ...
+    def exchange(self, what: str, mine: bytes, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None, kept: list[list[bytes | None]] | None = None) -> list[bytes | None]:
+        """
+        Return what the live ranks give, by rank. `kept` gets it too, before an exception of a signal handler can end the call.
+        """
     def is_left_out(self, rank: typing.SupportsInt | typing.SupportsIndex) -> bool:
         """
         Whether the rank has been evicted; its process may still live.
@@ -215,6 +217,11 @@ class Group:
     @property
     def is_superseded(self) -> bool:
         ...
+    @property
+    def pending(self) -> str:
+        """
+        What the exchange is for that an exception has ended; '': none.
+        """
     @property
     def posted(self) -> int:
         """
@@ -406,6 +413,8 @@ class Vector:
     def allreduce(self, fold: Fold = ..., *, timeout: typing.SupportsFloat | None = None, last: bool = False) -> Gathered:
         """
         The exact fold of the vectors of all live ranks, on all of them. Collective.
+
+        If an exception ends the call (a time limit, Ctrl-C), the vector is unchanged. Call it again: others may have ended it, and this rank then gets the same result. If they have not, theirs end with a TimeoutError, which names this rank.
 
         Args:
             fold: AVG (the default), SUM, MEDIAN or TRIMMED_MEAN(f); of integers as in gather().
@@ -1357,6 +1366,11 @@ class Reducer:
         """
         Leave. Any thread, at any time.
         """
+    @property
+    def count(self) -> int:
+        """
+        How many times this rank has reduced.
+        """
 class Link:
     """
     Messages from rank 0 to rank 1 of a group; for the package.
@@ -1369,7 +1383,7 @@ class Link:
         """
     def receive(self, data: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex, tag: typing.SupportsInt | typing.SupportsIndex, timeout: typing.SupportsFloat | typing.SupportsIndex) -> None:
         ...
-    def send(self, data: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex, tag: typing.SupportsInt | typing.SupportsIndex) -> None:
+    def send(self, data: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex, tag: typing.SupportsInt | typing.SupportsIndex, timeout: typing.SupportsFloat | typing.SupportsIndex) -> None:
         ...
     def shut(self) -> None:
         """
@@ -1957,13 +1971,13 @@ class Table:
         """
         Hand this rank's ranges over to other ranks; no call but leave() may follow.
         """
-    def has_moved(self) -> bool:
-        """
-        Whether all ranges of the edition that has begun have come here.
-        """
     def leave(self) -> None:
         """
         Leave at once. Any thread, at any time.
+        """
+    def movers(self) -> list[int]:
+        """
+        The ranks whose ranges have yet to come here in the edition that has begun.
         """
     def pull(self, keys: typing.Annotated[numpy.typing.ArrayLike, numpy.int64] | None, first: typing.SupportsInt | typing.SupportsIndex, to: numpy.ndarray, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
         ...

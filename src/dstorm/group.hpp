@@ -162,6 +162,9 @@ class Group : public std::enable_shared_from_this<Group> {
   // Waits for `ready` in a superseded group, where no rank rings another. It polls. Returns false
   // when the time is up.
   bool await(const std::function<bool()>& ready, std::chrono::nanoseconds timeout) const;
+  // The `what` of the exchange that an exception has ended on this rank, and to which others may
+  // come yet; "" if there is none.
+  std::string pending() const;
   // The number of exchanges to which this rank has posted.
   std::uint64_t posted() const noexcept;
   // Waits until the exchanges numbered `by_rank` have arrived here from every live rank. To be

@@ -123,6 +123,8 @@ void Segment::close() {
 
 void Segment::shut() noexcept { parts_->state.shut(); }
 
+void Segment::drop() noexcept { parts_->state.drop(); }
+
 bool Segment::is_closed() const noexcept { return parts_->state.is_closed(); }
 
 }  // namespace dstorm

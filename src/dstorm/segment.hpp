@@ -225,8 +225,12 @@ class Segment {
   // Leaves the segment: the other ranks no longer wait for this rank here. Not collective;
   // idempotent.
   void close();
-  // As close(), for destructors: any thread may call it at any time.
+  // As close(). Any thread may call it at any time.
   void shut() noexcept;
+  // As shut(), for destructors: but the others go on to wait for a rank that has made no call here.
+  // An exception may have taken its segment from the program, whose part the others' results would
+  // lack without a word.
+  void drop() noexcept;
   bool is_closed() const noexcept;
 
   // For the layers of this library above dStorm: see dstorm/segment/parts.hpp.

@@ -121,6 +121,12 @@ void DenseVector::shut() noexcept {
   parts_->allreduce.shut();
 }
 
+void DenseVector::drop() noexcept {
+  const dstorm::Turns::Look look(segment().turns());
+  segment().drop();
+  if (segment().is_used()) parts_->allreduce.shut();
+}
+
 void DenseVector::regroup(std::shared_ptr<dstorm::Group> group) {
   const Turn turn(segment().turns(), "regroup", segment().options().name);
   std::shared_ptr<const dstorm::host::SegmentMemory> before =

@@ -93,10 +93,11 @@ class DenseVector {
   // call this at any time.
   dstorm::Stats stats() const;
   Screened screened() const;  // any thread, at any time
-  // Leaves the vector, as dstorm::Segment::close(). The destructor closes it too. Memory of the
-  // vector's own can be read until the vector is destroyed.
+  // Leaves the vector, as dstorm::Segment::close(). The destructor drops it. Memory of the vector's
+  // own can be read until the vector is destroyed.
   void close();
   void shut() noexcept;  // see dstorm::Segment
+  void drop() noexcept;  // as that of a Segment
 
  private:
   struct Parts;

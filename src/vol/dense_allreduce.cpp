@@ -91,6 +91,7 @@ const std::vector<int>& DenseAllreduce::run(const Fold& fold, nanoseconds limit,
   if (group.size() == 1) return kAlone;
   const dstorm::Operation operation{operation_code(fold) | (last ? kLast : 0),
                                     std::string(fold.name()) + (last ? ", the last one" : "")};
+  if (missed_) return take_missed(operation.code);
   for (;;) {
     // An evicted rank can still write the memory that a shared fold would use.
     if (!group.is_one_host() || group.has_left_out() || has_codec_) {
@@ -135,7 +136,27 @@ bool DenseAllreduce::meet_and_fold(const Fold& fold, std::uint32_t operation, st
   folding_.fold(fold, inputs_,
                 dstorm::part_range(elements_.bytes(), shared_.own_part(), shared_.members().size()),
                 segment_.parts().state.memory().result());
-  return shared_.finish(deadline.left());
+  try {
+    return shared_.finish(deadline.left());
+  } catch (...) {
+    if (shared_.is_committed()) {
+      const std::byte* const result = segment_.parts().state.memory().result();
+      missed_ = {operation, shared_.members(), {result, result + elements_.bytes()}};
+    }
+    throw;
+  }
+}
+
+const std::vector<int>& DenseAllreduce::take_missed(std::uint32_t operation) {
+  if (missed_->operation != operation || missed_->result.size() != elements_.bytes()) {
+    throw ConfigError(what() +
+                      " cannot start: the last one, with another fold or length, did not end on "
+                      "this rank and has ended on others; repeat that first");
+  }
+  elements_.copy_in(missed_->result.data(), elements_.whole());
+  ranks_ = std::move(missed_->ranks);
+  missed_.reset();
+  return ranks_;
 }
 
 void DenseAllreduce::find_inputs() {
@@ -159,12 +180,7 @@ void DenseAllreduce::throw_if_failed(const dstorm::Operation& operation) const {
   // First, because the rank that disagrees may be dead by now.
   if (shared_.disagreed()) throw ConfigError(dstorm::disagreement(what(), operation));
   if (!shared_.dead().empty() || group.has_left_out()) return;
-  const std::vector<int> late = shared_.late();
-  throw dstorm::TimeoutError(what() + ": " +
-                                 (late.empty() ? "another rank gave up waiting"
-                                               : dstorm::describe_ranks(late) + " did not come") +
-                                 " within the time limit; the vector is unchanged",
-                             late);
+  throw dstorm::lateness(what(), shared_.late(), shared_.gave_up());
 }
 
 // Begins with the part that this rank has just folded itself, because it is still in the caches.

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "dstorm/collective/allreduce.hpp"
@@ -45,6 +46,7 @@ class DenseAllreduce {
                      const dstorm::Deadline& deadline);
   void throw_if_failed(const dstorm::Operation& operation) const;
   void reset_messages();
+  const std::vector<int>& take_missed(std::uint32_t operation);
   void find_inputs();
   void copy_result_in() const;
   void count_shared();
@@ -58,6 +60,15 @@ class DenseAllreduce {
   dstorm::SharedFold shared_;
   Folding::Operands inputs_;  // each member's vector, on this host
   std::uint64_t round_ = 0;
+  // A round that others have committed while an exception ended this rank's call. It is the result
+  // of the next call, as in A8 of dstorm/collective/allreduce.hpp.
+  struct Missed {
+    std::uint32_t operation;
+    std::vector<int> ranks;
+    std::vector<std::byte> result;
+  };
+  std::optional<Missed> missed_;
+  std::vector<int> ranks_;  // of the last one that was taken
   // Used between hosts, with a codec, and once a rank has been evicted. The first allreduce that
   // needs it makes it.
   std::unique_ptr<dstorm::Allreduce> by_messages_;

@@ -5,6 +5,7 @@
 
 #include "dstorm/errors.hpp"
 #include "dstorm/host/turn.hpp"
+#include "dstorm/host/wait.hpp"
 #include "vol/elements.hpp"
 #include "vol/folding.hpp"
 #include "vol/kernels.hpp"
@@ -15,7 +16,6 @@ namespace {
 using dstorm::ConfigError;
 using dstorm::Update;
 using std::chrono::nanoseconds;
-using Clock = std::chrono::steady_clock;
 
 constexpr std::uint32_t kFoldKind = 1U << 31;
 
@@ -133,7 +133,7 @@ void Exchange::note_if_wrong(const Update& update, std::uint32_t kind,
 std::vector<int> Exchange::run(std::span<const Give> gives, std::span<const Take> takes,
                                std::uint32_t kind, nanoseconds limit, bool may_miss) {
   in_step([&] {
-    const auto start = Clock::now();
+    const dstorm::Deadline deadline(limit);
     std::size_t total = 0;
     for (const Give& give : gives) total += give.bytes;
     std::size_t most = total;  // that a rank gives
@@ -141,7 +141,7 @@ std::vector<int> Exchange::run(std::span<const Give> gives, std::span<const Take
     // meet its last.
     for (std::size_t begin = 0; begin == 0 || begin < most; begin += slot_bytes()) {
       scatter(gives, begin, total, kind);
-      gather(limit - (Clock::now() - start), [&](std::span<const Update> updates) {
+      gather(deadline.left(), [&](std::span<const Update> updates) {
         for (const Update& update : updates) {
           most = std::max<std::size_t>(most, update.count);
           note_if_wrong(update, kind, takes);
@@ -166,11 +166,11 @@ void Exchange::fold(DType dtype, void* data, std::size_t count, const Fold& fold
   const std::uint32_t kind = kFoldKind | operation_code(fold) | static_cast<std::uint32_t>(dtype);
   const Give own{data, elements.bytes()};
   in_step([&] {
-    const auto start = Clock::now();
+    const dstorm::Deadline deadline(limit);
     std::size_t most = elements.bytes();  // that a rank has
     for (std::size_t begin = 0; begin == 0 || begin < most; begin += slot_bytes()) {
       scatter(std::span(&own, 1), begin, elements.bytes(), kind);
-      gather(limit - (Clock::now() - start), [&](std::span<const Update> updates) {
+      gather(deadline.left(), [&](std::span<const Update> updates) {
         for (const Update& update : updates) {
           most = std::max<std::size_t>(most, update.count);
           note_if_wrong(update, kind, {});

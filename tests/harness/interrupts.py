@@ -1,8 +1,9 @@
 """Interrupts at a chosen moment of a call: for tests of what a call leaves when one ends it.
 
 Python looks for signals where a function begins, after each call, and where a loop jumps back. Each
-of these places in the package, and in contextlib, is a moment. So an interrupt at a moment is one
-that Ctrl-C could have been. Steps that put handlers off (malt/_job/uninterrupted.py) do so here.
+of these places in the package and in contextlib, or in other files that are named, is a moment. So
+an interrupt at a moment is one that Ctrl-C could have been. Steps that put handlers off
+(malt/_job/uninterrupted.py) do so here.
 """
 
 from __future__ import annotations
@@ -37,12 +38,15 @@ class Moments:
         where: the file, function and line of the moment of the interrupt; "": it was not reached.
     """
 
-    def __init__(self, at: int, within: Sequence[str] = ("",)) -> None:
-        """`within`: how the files' names begin whose moments count."""
+    def __init__(
+        self, at: int, within: Sequence[str] = ("",), traced: tuple[str, ...] = _TRACED
+    ) -> None:
+        """`within`: how the names begin of those of the `traced` files whose moments count."""
         self.count = 0
         self.where = ""
         self._at = at
         self._within = tuple(within)
+        self._traced = traced
 
     def run(self, call: Callable[[], Any]) -> Any:
         """Make the call. Raises KeyboardInterrupt where it is interrupted."""
@@ -56,7 +60,7 @@ class Moments:
             signal.signal(_SIGNAL, handler)
 
     def _enter(self, frame: FrameType, _event: str, _argument: object) -> Any:
-        if not frame.f_code.co_filename.startswith(_TRACED):
+        if not frame.f_code.co_filename.startswith(self._traced):
             return None
         frame.f_trace_lines, frame.f_trace_opcodes = False, True
         before: int | None = None  # the instruction that was executed last, in this frame

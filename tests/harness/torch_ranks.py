@@ -95,7 +95,8 @@ def run_ranks(
     for rank in range(size):
         command = [sys.executable, script, str(rank), str(size), backend, directory]
         with (directory / f"output-{rank}").open("w") as output:
-            environ = os.environ | {"OMP_NUM_THREADS": "1"}
+            paths = os.pathsep.join([os.path.dirname(__file__), *sys.path])
+            environ = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
             ranks.append(
                 subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environ)
             )

@@ -1,8 +1,9 @@
 """Checks the protocols' models with SPIN, exhaustively: no error in a model, one in each mutant.
 
-usage: run.py [NAME...]        (of models and mutants; default: all)
+usage: run.py [NAME...]        (of models, mutants and simulations; default: all)
 
-A model is a .pml file here with macros set. Needs spin and gcc.
+A model is a .pml file here with macros set. Needs spin and gcc. A simulation is a package here,
+whose jobs are run from seeds. Needs greenlet and PyTorch.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ MUTANTS = {
     "UNPROVED_IS_ENDED": TWO,
 }
 
+SIMULATIONS = {"messaging": 400}  # seeds of each kind: some forty seconds of processor time
+
 
 class Outcome(NamedTuple):
     errors: int
@@ -91,13 +94,26 @@ def check(model: tuple[str, ...], *mutant: str) -> Outcome:
     return Outcome(int(errors[1]), int(states[1]), seconds)
 
 
+def simulate(name: str) -> str:
+    """Returns what is wrong with the simulation's jobs."""
+    start = time.monotonic()
+    command = [sys.executable, "-m", name, "0", str(SIMULATIONS[name])]
+    done = subprocess.run(
+        command, cwd=HERE, check=False, capture_output=True, text=True, timeout=LIMIT
+    )
+    print(f"row simulation {name}: {time.monotonic() - start:.1f} s\n{done.stdout}", end="")
+    wrong = [line for line in done.stdout.splitlines() if line.startswith("seed ")]
+    return "\n".join(wrong) or (done.stderr if done.returncode else "")
+
+
 def main() -> int:
-    """Returns the exit status: 1 if a model has an error, or a mutant none."""
+    """Returns the exit status: 1 if a model or a simulation has an error, or a mutant none."""
     cases: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         " ".join(model): (model, ()) for model in (LATEST, QUEUE, COPIES, COPIES_QUEUE, TWO, THREE)
     }
     cases |= {mutant: (model, (mutant,)) for mutant, model in MUTANTS.items()}
-    names = sys.argv[1:] or list(cases)
+    asked = sys.argv[1:] or [*cases, *SIMULATIONS]
+    names = [name for name in asked if name not in SIMULATIONS]
     wrong = []
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # of which each waits for a process of its own
         outcomes = pool.map(lambda name: check(cases[name][0], *cases[name][1]), names)
@@ -112,7 +128,9 @@ def main() -> int:
             )
     for name in wrong:
         print(f"{name}: {'no error, and it must have one' if name in MUTANTS else 'an error'}")
-    return 1 if wrong else 0
+    failed = [text for name in asked if name in SIMULATIONS and (text := simulate(name))]
+    print(*failed, sep="\n", end="")
+    return 1 if wrong or failed else 0
 
 
 if __name__ == "__main__":

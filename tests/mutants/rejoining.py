@@ -85,6 +85,28 @@ MUTANTS = {
     "LOWEST_SENDS": Mutant("_job.roles", "(-state.kept, state.rounds, rank)", "rank"),
     # A rejoining rank waits at barriers that the other ranks have passed.
     "WAITS_AT_BARRIERS": Mutant("_job.calls", "if not jobs.current().is_rejoining:", "if True:"),
+    # A shared array: what a rank that died had sent to some of the others only is not passed on.
+    "NOT_PASSED_ON": Mutant(
+        "_shared.streams",
+        "due.extend(delta for delta in kept if delta.number > least)",
+        "pass",
+    ),
+    # Deltas are dropped that some live rank may lack.
+    "FORGOTTEN_TOO_EARLY": Mutant(
+        "_shared.streams", "np.minimum.reduce([self.held", "np.maximum.reduce([self.held"
+    ),
+    # A drain does not wait until all ranks have come to it.
+    "DRAIN_ALONE": Mutant(
+        "_shared.replica",
+        "return [rank for rank in live if self._marks[rank] < mine]",
+        "return []",
+    ),
+    # A drain whose last step timed out begins anew, and meets the others' next drain.
+    "DRAIN_ANEW": Mutant("_shared.replica", "if self.rounded is None:", "if True:"),
+    # A rank that rejoins keeps the stream of the process before.
+    "OLD_STREAM": Mutant(
+        "_shared.replica", "self.streams.restart(rank, min(clocks, default=0))", "pass"
+    ),
 }
 
 _RUN = """
@@ -94,7 +116,12 @@ module = importlib.import_module("malt." + name)
 with open(module.__file__) as file:
     source = file.read()
 assert old in source, "the mutant is of other code"
+before = dict(vars(module))
 exec(compile(source.replace(old, new), module.__file__, "exec"), vars(module))
+for other in [each for name, each in sys.modules.items() if name.startswith("malt.")]:
+    for name, value in list(vars(other).items()):
+        if value is not None and before.get(name) is value:  # imported from there
+            setattr(other, name, vars(module).get(name, value))
 from rejoining.jobs import Job
 for seed in range(int(first), int(last) + 1):
     if wrong := Job(seed).run():

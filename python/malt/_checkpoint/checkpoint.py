@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import json
-import operator
 import os
 import secrets
 import shutil
@@ -20,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from malt._arguments import whole
 from malt._checkpoint import safetensors, spread, vector_files
 from malt._checkpoint.layout import (
     EXTRA,
@@ -29,14 +29,15 @@ from malt._checkpoint.layout import (
     check_named,
     checkpoint_name,
     file_name,
-    newest_in,
+    is_checkpoint,
     numbers_in,
+    path_of,
 )
 from malt._checkpoint.safetensors import Array, Later
 from malt._errors import ConfigError, Error
 from malt._job import job as jobs
 from malt._job import missed
-from malt._job.agreement import Report, Together
+from malt._job.agreement import Report, Together, check_alike
 from malt._system_limits import reason
 
 _DRAFT, _OLD = ".malt-draft-", ".malt-old-"
@@ -58,8 +59,8 @@ def save(
     all. If a rank dies meanwhile, the checkpoint is made without that rank.
 
     Args:
-        path: a directory on a file system that all ranks share; it is made if it does not exist.
-            Only one job may save there at a time.
+        path: a directory on a file system that all ranks share, and the same path on all ranks; it
+            is made if it does not exist. Only one job may save there at a time.
         vectors: by name, of malt.vector() or malt.sparse_vector(), or NumPy arrays of any shape.
             Also tables of malt.ps, of which each rank saves its part: all pushes that the ranks
             made before this call, but at staleness 0 only those before their last clock().
@@ -76,23 +77,22 @@ def save(
 
     Raises:
         ConfigError: saving failed on a rank (no space, not writable, a vector that cannot be
-            saved, lost rows of a table), or the ranks name different tables; raised on every rank.
-            Existing checkpoints stay.
+            saved, lost rows of a table), or the ranks give different paths, `each_rank` or tables;
+            raised on every rank. Existing checkpoints stay.
         TimeoutError: the ranks that the error names did not come. Existing checkpoints stay.
     """
-    folder = Path(path)
     call = Together("malt.save", timeout)
     made = None
-    with jobs.current().turns.hold(call.call):
+    with jobs.current().turns.hold(call.call), call:
         missed.excuse_unexchanged()
         while made is None:
-            made = _attempt(call, folder, vectors, extra or {}, keep, each_rank)
+            made = _attempt(call, path, vectors, extra or {}, keep, each_rank)
     return made
 
 
 def _attempt(
     call: Together,
-    folder: Path,
+    path: str | os.PathLike[str],
     vectors: Mapping[str, Any],
     extra: Mapping[str, Any],
     keep: int,
@@ -100,20 +100,26 @@ def _attempt(
 ) -> Path | None:
     """Try to save; None if a rank has died meanwhile and another attempt is needed without it."""
 
-    def start() -> tuple[_Content, Report]:
+    def start() -> tuple[tuple[_Content, Report], Report]:
+        folder = path_of(path)
         content = _Content.of(folder, vectors, extra, keep, call.timeout)
         for rows in content.tables.values():
             rows.await_pushes()
         clocks = spread.clocks_of(content.tables)
-        return content, {
+        given = {"path": str(folder), "each_rank": bool(each_rank)}
+        return (content, given), {
+            "given": given,
             "bytes": content.size,
             "draft": secrets.token_hex(8),
             "clocks": clocks,
         }
 
-    content, reports = call.step("start", start)
+    (content, given), reports = call.step("start", start, may_differ=True)
+    told = {rank: report["given"] for rank, report in reports.items()}
+    check_alike(call.call, told)
     ranks = sorted(reports)
     me, lead = call.group.rank, ranks[0]
+    folder = Path(told[me]["path"])
     savers = ranks if each_rank else [lead]  # of vectors
     writers = ranks if content.tables else savers
     clocks = {rank: report["clocks"] for rank, report in reports.items()}
@@ -126,6 +132,7 @@ def _attempt(
         patience = jobs.current().settings.timeout + in_all / SLOW_DISK
 
     def write() -> tuple[None, Report]:
+        call.check_repeated(given, told[me])
         spread.check_alike(clocks)
         if me in writers:
             whole = content if me in savers else content.without_vectors()
@@ -142,8 +149,10 @@ def _attempt(
     try:
         _, written = call.step("write", write, patience)
         _, reports = call.step("commit", commit)
-    except Error:
-        if me == lead:  # the failed draft may be what fills the disk
+    except BaseException as error:
+        # The failed draft may be what fills the disk. Where no file system is shared, the lead does
+        # not see the others' drafts. After a ConfigError, which all ranks get, it commits none.
+        if me == lead or isinstance(error, ConfigError):
             shutil.rmtree(draft, ignore_errors=True)
         raise
     made = reports.get(lead, {}).get("number")
@@ -176,8 +185,7 @@ class _Content:
             raise ConfigError(
                 f"path is {folder}; checkpoints are saved in a directory: leave out {folder.suffix}"
             )
-        if operator.index(keep) < 1:
-            raise ConfigError(f"keep is {keep}; it must be at least 1")
+        whole("keep", keep, 1)
         check_named("vectors", vectors)
         check_named("extra", extra)
         arrays: dict[str, Array] = {}
@@ -251,6 +259,11 @@ def _write_draft(
                 f"{vector_files.listed(content.arrays)} need {content.size} bytes. The checkpoints "
                 "that are there stay"
             ) from error
+        if error.errno == errno.ENOENT and folder.is_dir() and not draft.exists():
+            raise ConfigError(
+                f"{draft} was removed while this rank wrote it: the call timed out or was "
+                "interrupted on another rank; repeat it on all ranks"
+            ) from error
         there = next(p for p in (folder, *folder.parents) if p.exists())
         raise ConfigError(
             f"cannot write in {folder}: {error}; arrays {vector_files.listed(content.arrays)} need "
@@ -268,7 +281,7 @@ def _commit(draft: Path, writers: list[int]) -> int:
             "looked; path must be on a file system that all ranks share"
         )
     _sync(draft)
-    number = newest_in(draft.parent) + 1
+    number = max(numbers_in(draft.parent), default=0) + 1
     draft.rename(draft.parent / checkpoint_name(number))
     _sync(draft.parent)
     return number
@@ -277,9 +290,9 @@ def _commit(draft: Path, writers: list[int]) -> int:
 def _drop_old(folder: Path, keep: int) -> None:
     """Remove all but the newest, renamed first: a half-removed directory is no checkpoint."""
     try:
-        for number in sorted(numbers_in(folder))[:-keep]:
-            name = checkpoint_name(number)
-            (folder / name).rename(folder / (_OLD + name))
+        paths = [folder / checkpoint_name(number) for number in sorted(numbers_in(folder))]
+        for path in list(filter(is_checkpoint, paths))[:-keep]:
+            path.rename(folder / (_OLD + path.name))
         _sweep(folder)
     except OSError as error:
         jobs.log.warning("malt.save: cannot remove old checkpoints: %s", error)

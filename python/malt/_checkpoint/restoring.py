@@ -21,15 +21,19 @@ from malt._checkpoint.layout import (
     check_named,
     checkpoint_name,
     file_name,
-    newest_in,
+    is_checkpoint,
+    numbers_in,
+    path_of,
 )
 from malt._checkpoint.safetensors import Array
 from malt._errors import ConfigError, DamagedError
 from malt._job import job as jobs
 from malt._job import missed
-from malt._job.agreement import Report, Together
+from malt._job.agreement import Report, Together, check_alike
 
 _Puts = list[Callable[[], None]]
+
+_NO_CHECKPOINT = "is no checkpoint: it has no files of ranks"
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ def restore(
 
     Args:
         path: as in save(); or one checkpoint in that; or a file with the suffix .safetensors, .npz
-            or .npy, from which every rank gets the same.
+            or .npy, from which every rank gets the same. The same path on all ranks.
         vectors: as in save(), of the same names, dtypes and shapes; if None, arrays are returned.
             A table gets the rows, the state of its rule and the clocks that were saved, on any
             number of ranks and with any `replicas`; what its ranks hold back is dropped.
@@ -79,44 +83,66 @@ def restore(
 
     Raises:
         ConfigError: on every rank: a vector is missing, or has another dtype or size; all
-            checkpoints are damaged; the file is; or the ranks name different tables. The vectors
-            are unchanged.
+            checkpoints are damaged; the file is; or the ranks give different paths or tables. The
+            vectors are unchanged.
         PeerError: a rank died while tables were restored: call it again.
         TimeoutError: the ranks that the error names did not come.
     """
     call = Together("malt.restore", timeout)
-    with jobs.current().turns.hold(call.call):
+    with jobs.current().turns.hold(call.call), call:
         missed.excuse_unexchanged()
-        return _restore(call, Path(path), vectors, resized)
+        return _restore(call, path, vectors, resized)
 
 
 def _restore(
-    call: Together, source: Path, vectors: Mapping[str, Any] | None, resized: str
+    call: Together,
+    path: str | os.PathLike[str],
+    vectors: Mapping[str, Any] | None,
+    resized: str,
 ) -> Restored | None:
     damaged: list[Path] = []
-    newest: DamagedError | None = None
+    errors: list[DamagedError] = []  # of `damaged`
     number: int | None = None
 
-    def choose() -> tuple[_Targets, Report]:
+    def choose() -> tuple[tuple[_Targets, list[Path], Report], Report]:
         if resized not in ("average", "wrap"):
             raise ConfigError(f"resized is {resized!r}; it is 'average' or 'wrap'")
-        is_one = source.suffix in vector_files.SUFFIXES or CHECKPOINT.fullmatch(source.name)
-        chosen = None if is_one else newest_in(source, number)
+        source = path_of(path)
+        chosen: int | None = None
+        others: list[Path] = []
+        if CHECKPOINT.fullmatch(source.name):
+            if not is_checkpoint(source):
+                raise ConfigError(f"{source} {_NO_CHECKPOINT}")
+        elif source.suffix not in vector_files.SUFFIXES:
+            chosen, others = _newest_in(source, number)
         targets = _Targets.of(vectors, resized, call.timeout)
-        return targets, {"number": chosen, "tables": list(targets.tables)}
+        given = {"path": str(source)}
+        report = {"given": given, "number": chosen, "tables": list(targets.tables)}
+        return (targets, others, given), report
 
     while True:
-        targets, reports = call.step("choose", choose)
+        # A rank that repeats the call from its first step cannot meet others in a later one.
+        step = "choose" if number is None else f"choose below {number}"
+        (targets, others, given), reports = call.step(step, choose, may_differ=True)
+        told = {rank: report["given"] for rank, report in reports.items()}
+        check_alike(call.call, told)
+        call.check_repeated(given, told[call.group.rank])
+        source = Path(path)
         ranks = sorted(reports)
+        is_lead = call.group.rank == ranks[0]
         number = reports[ranks[0]]["number"]
+        for each in others if is_lead else ():
+            jobs.log.warning("%s %s; passing over it", each, _NO_CHECKPOINT)
         if number == 0:
-            if newest is not None:
+            if errors:
                 raise ConfigError(
                     f"every checkpoint in {source} is damaged; remove them to start over. "
-                    f"The newest: {newest}"
+                    f"The newest: {errors[0]}"
                 )
             return None
         origin = source if number is None else source / checkpoint_name(number)
+        if errors and is_lead:
+            jobs.log.warning("%s; restoring %s, the one before it", errors[-1], origin.name)
         named = {rank: report["tables"] for rank, report in reports.items()}
         read = partial(_read, origin, call.group.rank, targets, named)
         patience = call.timeout
@@ -128,9 +154,7 @@ def _restore(
         except DamagedError as error:
             if number is None:
                 raise
-            newest = newest or error
-            if call.group.rank == ranks[0]:
-                jobs.log.warning("%s; restoring the checkpoint before it", error)
+            errors.append(error)
             damaged.append(origin)
             continue
         if targets.tables:
@@ -138,6 +162,21 @@ def _restore(
         for put in puts:
             put()
         return Restored(origin, restored.extra, restored.arrays, tuple(damaged))
+
+
+def _newest_in(folder: Path, below: int | None) -> tuple[int, list[Path]]:
+    """Return the highest number of a checkpoint, below `below`; 0 if there is none.
+
+    Also the entries with higher numbers that are none.
+    """
+    others: list[Path] = []
+    for number in sorted(numbers_in(folder), reverse=True):
+        if below is None or number < below:
+            path = folder / checkpoint_name(number)
+            if is_checkpoint(path):
+                return number, others
+            others.append(path)
+    return 0, others
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def load(path: str) -> dict[str, npt.NDArray[Any]]:
 def check(
     path: str, arrays: dict[str, npt.NDArray[Any]], name: str, kinds: str, shape: tuple[int, ...]
 ) -> npt.NDArray[Any]:
-    """Return the array `name`, after checks of its dtype and shape.
+    """Return the array `name`, after checks of its dtype, its shape and its values.
 
     Args:
         path: the model, for messages.
@@ -86,8 +86,10 @@ def check(
         shape: the shape that it must have; -1 allows any extent but 0.
 
     Raises:
-        ConfigError: the array is missing, or has another dtype or shape.
+        ConfigError: the array is missing, has another dtype or shape, or has NaN or infinity.
     """
+    import numpy as np
+
     array = arrays.get(name)
     if array is None:
         raise ConfigError(f"{path} is damaged: a model has {name!r}")
@@ -99,5 +101,10 @@ def check(
         raise ConfigError(
             f"{path} is damaged: {name} is {array.dtype} of shape {array.shape}, which does not go "
             "with the rest"
+        )
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ConfigError(
+            f"{path} is damaged, or its training diverged: {name} has NaN or infinity; train the "
+            "model again, with a smaller learning rate if it diverged"
         )
     return array

@@ -13,7 +13,6 @@ from malt._commands import train
 from malt._commands.examples import DATA_OPTIONS, Trained, add_data_options, predict, score
 from malt._commands.model_file import check, load
 from malt._drafted import drafted
-from malt._errors import ConfigError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -47,8 +46,6 @@ class SavedModel(NamedTuple):
         Raises:
             ConfigError: they are not those of a model.
         """
-        import numpy as np
-
         is_regression = "classes" not in arrays
         coef = check(path, arrays, "coef", "f", (-1,) if is_regression else (-1, -1))
         outputs = 1 if is_regression else len(coef)
@@ -56,8 +53,6 @@ class SavedModel(NamedTuple):
         classes = None
         if not is_regression:
             classes = check(path, arrays, "classes", "fiu", (max(outputs, 2),))
-            if not np.isfinite(classes).all():
-                raise ConfigError(f"{path} is damaged: a class is NaN or infinite")
         zero_based = None
         if "zero_based" in arrays:
             zero_based = bool(check(path, arrays, "zero_based", "b", ()))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from malt._arguments import number
+from malt._arguments import seconds
 from malt._consensus import arguments
 from malt._consensus.arguments import Prox
 from malt._consensus.local import Local
@@ -146,9 +146,9 @@ class Consensus:
         If another exception ends the call (Ctrl-C, one out of prox()), `rounds` says whether the
         round has been made. If not, call it again: it goes on with that round.
         """
-        if timeout is not None:
-            number("timeout", timeout, 0)
-        limit = jobs.current().settings.timeout if timeout is None else float(timeout)
+        limit = seconds(timeout)
+        if limit is None:
+            limit = jobs.current().settings.timeout
         if self.is_closed:
             raise ConfigError(f"consensus {self._name!r} has been closed")
         with jobs.current().turns.hold("malt.Consensus.exchange"):

@@ -21,7 +21,7 @@ from __future__ import annotations
 import abc
 import math
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,9 @@ _LOOK = 0.02  # seconds, between two looks for words while no update comes
 class Rounds(abc.ABC):
     """Rounds of one kind.
 
+    The other ranks have gone on once an allreduce has ended. So if an exception then ends this
+    rank's call, its next call goes on with the sum.
+
     Attributes:
         count: how many this rank has made.
         ranks: those that were in the last one.
@@ -67,10 +70,12 @@ class Rounds(abc.ABC):
         self._layout = local.layout
         self._sum = np.zeros(self._layout.length, local.z.dtype)
         self._summed: Vector = vector(self._sum, name=name)
+        self._before: int | None = None  # allreduces before the one whose sum is not used yet
 
     def begin(self) -> None:
         """Set z to the mean of x. Collective."""
-        self._add_up(self._local.take_x(), jobs.current().settings.timeout)
+        self._add_up(self._local.take_x, jobs.current().settings.timeout)
+        self._before = None
         self.ranks = self._layout.ranks(self._sum)
         self._local.begin(self._sum)
 
@@ -85,17 +90,30 @@ class Rounds(abc.ABC):
     def is_closed(self) -> bool:
         return self._summed.is_closed
 
-    def _add_up(self, is_finite: bool, limit: float) -> None:
-        """Add the payloads of all ranks up in _sum. Collective."""
-        if is_finite:
-            self._local.write(self._sum)
-        else:
-            self._local.write_word(self._sum, NOT_FINITE)
-        self._summed.allreduce(SUM, timeout=limit)
-        self._check_sum()
+    def _add_up(self, take_x: Callable[[], bool], limit: float) -> None:
+        """Add the payloads of all ranks up in _sum. Collective.
 
-    def _check_sum(self) -> None:
-        self._check_finite(self._layout.ranks(self._sum, NOT_FINITE))
+        Args:
+            take_x: called before this rank's payload is written; whether its x is finite.
+            limit: seconds to wait for other ranks.
+        """
+        if self._may_begin_sum():
+            if take_x():
+                self._local.write(self._sum)
+            else:
+                self._local.write_word(self._sum, NOT_FINITE)
+            self._summed.allreduce(SUM, timeout=limit)
+        if wrong := self._layout.ranks(self._sum, NOT_FINITE):
+            self._before = None
+            self._check_finite(wrong)
+
+    def _may_begin_sum(self) -> bool:
+        """Return whether the last sum has been used, or has not come."""
+        allreduces = self._summed.uses.allreduces
+        if self._before not in (None, allreduces):
+            return False
+        self._before = allreduces
+        return True
 
     def _check_finite(self, wrong: Collection[int]) -> None:
         """Raise ConfigError if there are ranks whose x is not finite."""
@@ -112,31 +130,18 @@ class Synchronous(Rounds):
 
     The residuals of a round travel with the payloads of the next one, so that a round has one
     allreduce. A round in which a rank is missing judges none.
-
-    The other ranks have ended a round once its allreduce has. So if an exception then ends this
-    rank's call, its next call ends that round.
     """
 
     def __init__(self, local: Local, options: Options, name: str) -> None:
         super().__init__(local, options, name)
-        self._before: int | None = None  # allreduces before the round that has begun
         self._judged = False  # the next round can judge the residuals of the last one
         self._stuck = 0  # rounds on end
         self._at_first = (0.0, 0.0)  # of these: the square of x's movement, and rho
 
     def exchange(self, limit: float) -> None:
-        if self._before in (None, self._summed.uses.allreduces):
-            self._before = self._summed.uses.allreduces
-            self._add_up(self._local.take_x(), limit)
-        else:
-            self._check_sum()
+        self._add_up(self._local.take_x, limit)
         self._local.take_sum(self._sum)
         self._end_round()
-
-    def _check_finite(self, wrong: Collection[int]) -> None:
-        if wrong:
-            self._before = None
-        super()._check_finite(wrong)
 
     @uninterrupted
     def _end_round(self) -> None:
@@ -224,7 +229,6 @@ class Asynchronous(Rounds):
             self._send()  # the last norms, and it wakes those that wait
             self._is_ending = True
         self._end_phase(limit)
-        self._end_round()
 
     def close(self) -> None:
         try:
@@ -243,6 +247,7 @@ class Asynchronous(Rounds):
         self._send()
         self._is_sent = True
 
+    @uninterrupted
     def _end_round(self) -> None:
         self._local.end_round()
         self._missed = [
@@ -342,15 +347,26 @@ class Asynchronous(Rounds):
         return False
 
     def _end_phase(self, limit: float) -> None:
-        """Compute z and the residuals exactly. Collective; goes on after a TimeoutError."""
+        """Compute z and the residuals exactly, and end the round. Collective."""
         if not self._is_exact:
-            self._add_up(True, limit)
+            self._add_up(lambda: True, limit)
             self._local.take_sum(self._sum)
-            self.ranks = self._layout.ranks(self._sum)
-            self._is_exact = True
-        self._sum[:] = 0
-        self._local.write_norms(self._sum)
-        self._summed.allreduce(SUM, timeout=limit)
+            self._take_exact()
+        if self._may_begin_sum():
+            self._sum[:] = 0
+            self._local.write_norms(self._sum)
+            self._summed.allreduce(SUM, timeout=limit)
+        self._judge()
+
+    @uninterrupted
+    def _take_exact(self) -> None:
+        self._before = None
+        self.ranks = self._layout.ranks(self._sum)
+        self._is_exact = True
+
+    @uninterrupted
+    def _judge(self) -> None:
+        self._before = None
         self.residuals = residuals_of(
             Norms(*map(float, self._layout.norms(self._sum))), self._options
         )
@@ -358,3 +374,4 @@ class Asynchronous(Rounds):
         self.has_converged = is_whole and self.residuals.are_small
         self._phase += 1
         self._is_exact = self._has_norms = self._is_marked = False
+        self._end_round()

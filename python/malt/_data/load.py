@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, overload
 
-from malt._arguments import number, whole
+from malt._arguments import seconds, whole
 from malt._data.chunks import READERS, Chunks, Data, contents_of, threads_of, to_data
 from malt._data.columns import Layout, agree_on, request, width
 from malt._data.files import File, Url, find_files, reading
@@ -31,7 +31,7 @@ def load_data(
     on_bad: Literal["raise", "count"] = "raise",
     chunk_rows: None = None,
     threads: int | None = None,
-    timeout: float = 600.0,
+    timeout: float | None = 600.0,
 ) -> Data: ...
 
 
@@ -49,7 +49,7 @@ def load_data(
     on_bad: Literal["raise", "count"] = "raise",
     chunk_rows: int,
     threads: int | None = None,
-    timeout: float = 600.0,
+    timeout: float | None = 600.0,
 ) -> Chunks: ...
 
 
@@ -66,7 +66,7 @@ def load_data(
     on_bad: Literal["raise", "count"] = "raise",
     chunk_rows: int | None = None,
     threads: int | None = None,
-    timeout: float = 600.0,
+    timeout: float | None = 600.0,
 ) -> Data | Chunks:
     """Read examples from files; in a job each rank reads a part of its own.
 
@@ -95,7 +95,8 @@ def load_data(
             loop over or for an estimator's fit().
         threads: how many threads parse svmlight text; None: the cores of this process, divided by
             the ranks.
-        timeout: how many seconds the slowest rank may take longer than this one.
+        timeout: how many seconds the slowest rank may take longer than this one; that of
+            malt.init() if None.
 
     Raises:
         ConfigError: an argument is wrong, or not the same on all ranks; no file matches; a file
@@ -105,7 +106,7 @@ def load_data(
     """
     choices = {"shard": shard, "dtype": dtype, "zero_based": zero_based}
     _check_choices(choices | {"header": header, "on_bad": on_bad})
-    number("timeout", timeout, 0)
+    seconds(timeout)
     job = jobs.joined() if shard else None
     rank, size = (0, 1) if job is None else (job.rank, job.size)
     parsers = threads_of(size) if threads is None else threads

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
-import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from malt._arguments import seconds
 from malt._core_import import Group
-from malt._errors import ConfigError, DamagedError, describe_ranks
-from malt._job import calls
+from malt._errors import ConfigError, DamagedError, PeerError, describe_ranks
+from malt._job import calls, pieces
 from malt._job import job as jobs
+from malt._job.pieces import Sent
 
 Result = TypeVar("Result")
 Report = dict[str, Any]
 
-_LENGTH = struct.Struct("<I")  # the length of a post, sent before it
-_MOST_BYTES = 768  # the most bytes of one exchange: Group::kMostExchanged
 _MOST_TOLD = 4096  # bytes of an error message sent to the other ranks
-_MOST_POST = 1 << 26  # bytes
 _DONE, _DAMAGED, _FAILED = b"+", b"?", b"!"
 
 
@@ -45,7 +43,12 @@ class _Told(Report):
 
 
 class Together:
-    """One collective call, in steps. `timeout` limits each step; None: that of malt.init()."""
+    """One collective call, in steps. `timeout` limits each step; None: that of malt.init().
+
+    Used in a `with` statement, a call that an exception has ended on this rank cannot be paired
+    with the others' next one of its name: repeated, its steps have another name, so that all ranks
+    get an error.
+    """
 
     def __init__(self, call: str, timeout: float | None) -> None:
         if jobs.current().is_rejoining:
@@ -55,7 +58,21 @@ class Together:
                 "first scatter, gather or allreduce"
             )
         self.call = call
-        self.timeout = timeout
+        self.timeout = seconds(timeout)
+        self._repeats: bool | None = False  # None: its first step will tell
+        self._is_marked = False  # used in a `with` statement
+        self._fails_here = False  # and perhaps not on the other ranks
+
+    def __enter__(self) -> Together:
+        self._is_marked = True
+        if self.call in jobs.current().unended:
+            self._repeats = None
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        is_over = kind is None or issubclass(kind, (ConfigError, DamagedError, PeerError))
+        if is_over and not self._fails_here:
+            jobs.current().unended.discard(self.call)
 
     @property
     def group(self) -> Group:
@@ -63,9 +80,23 @@ class Together:
         return jobs.current().group
 
     def step(
-        self, name: str, action: Callable[[], tuple[Result, Report]], timeout: float | None = None
+        self,
+        name: str,
+        action: Callable[[], tuple[Result, Report]],
+        timeout: float | None = None,
+        *,
+        sent: Sent | None = None,
+        may_differ: bool = False,
     ) -> tuple[Result, dict[int, Report]]:
         """Run `action` on every rank, and tell the other ranks how it went.
+
+        Args:
+            name: of the step.
+            action: returns a result, and what the other ranks are told.
+            timeout: seconds to wait for the other ranks.
+            sent: of the step that an exception has ended, if this is that step once more. What has
+                been sent then counts; the others may have ended it.
+            may_differ: the call looks itself whether what an exception's call had sent still holds.
 
         Returns:
             This rank's result, and by rank the report of each rank that is not dead.
@@ -80,10 +111,10 @@ class Together:
         try:
             result, report = action()
             post = _DONE + json.dumps(report).encode()
-            if len(post) > _MOST_POST:
+            if len(post) > pieces.MOST_GIVEN:
                 raise ConfigError(
                     f"what the ranks compare takes {len(post):,} bytes here; at most "
-                    f"{_MOST_POST:,} can be sent"
+                    f"{pieces.MOST_GIVEN:,} can be sent"
                 )
         except DamagedError as error:
             failure, post = error, _DAMAGED + str(error).encode()[:_MOST_TOLD]
@@ -92,14 +123,42 @@ class Together:
         except Exception as error:  # the other ranks must learn of every failure
             text = f"{type(error).__name__}: {error}"
             failure, post = error, _FAILED + text.encode()[:_MOST_TOLD]
-        here = self._exchange(name, post, self.timeout if timeout is None else timeout)
+        limit = self.timeout if timeout is None else timeout
+        here = self._exchange(name, post, limit, sent, may_differ)
         for mark, kind in ((_FAILED, ConfigError), (_DAMAGED, DamagedError)):
             failed = [rank for rank, post in here.items() if post[:1] == mark]
             if failed:
+                self._fails_here = False
                 text = here[failed[0]][1:].decode(errors="ignore")
                 others = f" (and also {describe_ranks(failed[1:])})" if failed[1:] else ""
                 raise kind(f"{self.call}: rank {failed[0]}: {text}{others}") from failure
+        if failure is not None:  # the others have what this rank sent before the call timed out
+            self._fails_here = True
+            raise ConfigError(f"{self.call}: {failure}") from failure
         return result, {rank: self._report_of(rank, post) for rank, post in here.items()}
+
+    def check_repeated(self, given: Mapping[str, Any], told: Mapping[str, Any]) -> None:
+        """Raise ConfigError if a call that is repeated differs from what it `told` the other ranks.
+
+        What it told before an exception ended it counts for the repeated call. Within a step all
+        ranks get the error.
+        """
+        for name, value in told.items():
+            if given[name] != value:
+                self._fails_here = True
+                raise ConfigError(
+                    f"{name} is {given[name]}, and was {value} in the call that timed out or was "
+                    "interrupted, which the other ranks may still be in; repeat the call on all "
+                    "ranks"
+                )
+
+    def _name_of(self, step: str) -> str:
+        name = f"{self.call}, step {step}"
+        if self._is_marked:
+            jobs.current().unended.add(self.call)
+        if self._repeats is None:  # the others may have yet to come to this step
+            self._repeats = self.group.pending != name
+        return name + ", repeated" * self._repeats
 
     def _report_of(self, rank: int, post: bytes) -> Report:
         try:
@@ -113,34 +172,36 @@ class Together:
     def _damaged(self, rank: int) -> DamagedError:
         return DamagedError(f"{self.call}: what rank {rank} sent is damaged")
 
-    def _exchange(self, name: str, post: bytes, limit: float | None) -> dict[int, bytes]:
+    def _exchange(
+        self, name: str, post: bytes, limit: float | None, sent: Sent | None, may_differ: bool
+    ) -> dict[int, bytes]:
         """Return the post of each rank that is not dead; long posts travel in pieces."""
+        sent = Sent() if sent is None else sent
+        if sent.post is None:
+            sent.post = post
+        here = sent.here
 
-        def exchange(begin: int) -> Iterator[tuple[int, bytes]]:
-            what = f"{self.call}, step {name}" + (f" from byte {begin}" if begin else "")
-            piece = whole[begin : begin + _MOST_BYTES]
+        def once(begin: int, piece: bytes) -> list[bytes | None]:
+            number = begin // pieces.MOST_BYTES
+            if number < len(here):
+                return here[number]
+            what = self._name_of(name) + (f" from byte {begin}" if begin else "")
             left = max(0.0, deadline - time.monotonic()) if begin else limit
-            posts = calls.call(self.call, lambda group: group.exchange(what, piece, left))
-            return ((rank, post) for rank, post in enumerate(posts) if post is not None)
+
+            def step(group: Group) -> list[bytes | None]:
+                there = group.exchange(what, piece, left, here)
+                # What the group takes for sent may be from a call that an exception has ended.
+                if there[group.rank] != piece and not may_differ:
+                    self._fails_here = True
+                    raise ConfigError(
+                        f"{self.call}: an exception has ended this call before, and the other "
+                        "ranks go by what this rank gave then, not by what it gives now; have all "
+                        "ranks repeat the call"
+                    )
+                return there
+
+            return calls.call(self.call, step)
 
         limit = jobs.current().settings.timeout if limit is None else limit
         deadline = time.monotonic() + limit
-        whole = _LENGTH.pack(len(post)) + post
-        here = {rank: bytearray(told) for rank, told in exchange(0)}
-        lengths = {rank: self._length_of(rank, told) for rank, told in here.items()}
-        for begin in range(_MOST_BYTES, max(lengths.values()), _MOST_BYTES):
-            there = dict(exchange(begin))
-            here = {rank: here[rank] for rank in there}
-            for rank, told in there.items():
-                here[rank] += told
-                if len(here[rank]) != min(lengths[rank], begin + _MOST_BYTES):
-                    raise self._damaged(rank)
-        return {rank: bytes(told[_LENGTH.size :]) for rank, told in here.items()}
-
-    def _length_of(self, rank: int, told: bytearray) -> int:
-        """Return the length of a rank's whole post, of which this is the first piece."""
-        if len(told) >= _LENGTH.size:
-            length = _LENGTH.size + int(_LENGTH.unpack_from(told)[0])
-            if length <= _LENGTH.size + _MOST_POST and len(told) == min(length, _MOST_BYTES):
-                return length
-        raise self._damaged(rank)
+        return pieces.exchange(sent.post, once, self._damaged)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from malt._arguments import whole
 from malt._core_import import ALL, AVG, LOWEST, Fold, Graph, Vector
 from malt._errors import ConfigError
 from malt._job import job as jobs
 from malt._job import missed
+from malt._rendezvous.wire import MAX_RANKS
 
 _GRAPHS = ("ALL", "HALTON", "RING", "EXPONENTIAL", "ONE_PEER", "STAR")
 
@@ -50,6 +54,32 @@ def check_graph(graph: object, otherwise: str = "") -> None:
         f"graph is {graph!r}; it is {otherwise}malt.{', '.join(_GRAPHS)}, RANDOM(k, seed) or "
         f"Graph(edges){meant and f': write graph=malt.{meant}, without quotes'}"
     )
+
+
+def _name_wrong_edges() -> None:
+    """Have malt.Graph name what is no edge."""
+    make = Graph.__init__
+
+    def init(self: Graph, edges: Iterable[tuple[int, int]]) -> None:
+        try:
+            pairs = [(source, target) for source, target in edges]
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"edges is {edges!r:.50}; it is a list of (from, to) pairs of ranks"
+            ) from None
+        try:
+            make(self, pairs)
+        except TypeError:
+            for pair in pairs:
+                for rank in pair:
+                    whole(f"a rank of the edge {pair}", rank, 0, MAX_RANKS - 1)
+            raise
+
+    init.__doc__, init.__qualname__ = make.__doc__, "Graph.__init__"
+    setattr(Graph, "__init__", init)  # noqa: B010 - mypy forbids the assignment
+
+
+_name_wrong_edges()
 
 
 def _staleness(sync: str) -> int | None:

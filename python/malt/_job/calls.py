@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar, cast
 
+from malt._arguments import seconds
 from malt._core_import import Group
 from malt._errors import ConfigError, SupersededError
 from malt._job import job as jobs
@@ -73,5 +74,6 @@ def barrier(timeout: float | None = None) -> None:
         TimeoutError: the ranks that the error names did not come within `timeout` seconds (init()'s
             if None).
     """
+    limit = seconds(timeout)
     if not jobs.current().is_rejoining:
-        call("malt.barrier", lambda group: group.barrier(timeout))
+        call("malt.barrier", lambda group: group.barrier(limit))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +18,50 @@ from malt._errors import ConfigError, DamagedError, PeerError, describe_ranks
 from malt._job import job as jobs
 from malt._job import values
 from malt._job.agreement import Report, Together, check_alike
+from malt._job.pieces import Sent
 from malt._job.vector_types import AnyVector
 
 _MOST_BYTES = 1 << 20  # of a value in its encoded form
 _CALL = "malt.allreduce"
 
 
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+def _goes_on(
+    call: str,
+) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
+    """Have a call go on with the last one of its name, if an exception ended that on this rank.
+
+    Others may have ended it: this rank would be a call behind them, and mix up two calls' values.
+    """
+
+    def decorate(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+        @functools.wraps(function)
+        def go_on(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
+            job = jobs.current()
+            sent: Sent | None = None
+            try:
+                with job.turns.hold(call):
+                    sent = job.sent.setdefault(call, Sent())
+                    result = function(*arguments, **named)
+                    del job.sent[call]
+            except (ConfigError, DamagedError, PeerError):  # on all ranks
+                job.sent.pop(call, None)
+                raise
+            except BaseException:  # wherever it came, since a handler may run after any call
+                if sent is not None:
+                    job.sent[call] = Sent() if sent.is_over else sent
+                raise
+            return result
+
+        return go_on
+
+    return decorate
+
+
+@_goes_on(_CALL)
 def allreduce(
     value: Any, fold: Fold | Callable[[list[Any]], Any] = AVG, *, timeout: float | None = None
 ) -> Any:
@@ -44,6 +83,9 @@ def allreduce(
         A sum has the dtype of numpy.sum: of integers of fewer than 64 bits and of truth values
         int64 or uint64; but of float16 it is a float32.
 
+    If Ctrl-C or a time limit ends the call, repeat it. Others may have ended it; so it goes on with
+    what it had sent.
+
     Raises:
         ConfigError: the ranks' values do not fit together or are no numbers, their folds differ, a
             sum is beyond its dtype, or this rank is rejoining and the others made this call long
@@ -60,12 +102,17 @@ def allreduce(
         raise ConfigError(f"{_CALL} of values that do not fit together: {listed}")
     given = list(told.values())
     if not isinstance(fold, Fold):
-        return fold(given)
+        try:
+            return fold(given)
+        except Exception:  # the function's, which ends the call on this rank
+            jobs.current().sent[_CALL].is_over = True
+            raise
     if isinstance(given[0], np.ndarray) and given[0].ndim:
         return _fold_arrays(given, fold)
     return _fold_numbers([each.item() if hasattr(each, "item") else each for each in given], fold)
 
 
+@_goes_on("malt.broadcast")
 def broadcast(value: Any = None, root: int = 0, *, timeout: float | None = None) -> Any:
     """Return the value that rank `root` gives: `settings = malt.broadcast(settings)`. Collective.
 
@@ -80,29 +127,34 @@ def broadcast(value: Any = None, root: int = 0, *, timeout: float | None = None)
     Returns:
         A copy of it on every rank, of the same types on all.
 
+    If Ctrl-C or a time limit ends the call, repeat it, as malt.allreduce.
+
     Raises:
-        ConfigError: `root` gives a value of another type, or this rank is rejoining and the others
-            made this call long ago; raised on every rank.
+        ConfigError: `root` gives a value of another type, the ranks' roots differ, or this rank is
+            rejoining and the others made this call long ago; raised on every rank.
         PeerError: `root` is dead or has left.
         TimeoutError: the ranks that the error names did not come.
     """
     job = jobs.current()
     root = whole("root", root, 0, job.size - 1, f": the job has {job.size} ranks")
-    own = (lambda: (_sendable(value), "")) if job.rank == root else lambda: (None, "")
-    told, _ = _tell_all("malt.broadcast", own, timeout)
+    own = (lambda: _sendable(value)) if job.rank == root else lambda: None
+    told, roots = _tell_all("malt.broadcast", lambda: (own(), str(root)), timeout)
+    check_alike("malt.broadcast", {rank: {"root": theirs} for rank, theirs in roots.items()})
     if root not in told:
-        raise PeerError(f"malt.broadcast: rank {root}, whose value it is, has ended", [root])
+        raise PeerError(
+            f"malt.broadcast: rank {root}, whose value it is, has ended or was evicted", [root]
+        )
     return told[root]
 
 
 def _tell_all(
-    call: str, own: Callable[[], tuple[Any, str]], timeout: float | None
+    call: str, give: Callable[[], tuple[Any, str]], timeout: float | None
 ) -> tuple[dict[int, Any], dict[int, str]]:
     """Return each rank's value and the name of its fold, in the order of the ranks."""
     together = Together(call, timeout)
 
     def tell() -> tuple[None, Report]:
-        value, fold = own()
+        value, fold = give()
         head, *buffers = values.pack(value, "the value")
         parts = [base64.b64encode(part).decode() for part in (head, *buffers)]
         report = {"parts": parts, "fold": fold}
@@ -113,8 +165,9 @@ def _tell_all(
             )
         return None, report
 
-    with jobs.current().turns.hold(call):
-        told = dict(sorted(together.step("the value", tell)[1].items()))
+    sent = jobs.current().sent[call]
+    own = tell if sent.post is None else lambda: (None, {})
+    told = dict(sorted(together.step("the value", own, sent=sent)[1].items()))
     given = {rank: _unpacked(report["parts"]) for rank, report in told.items()}
     return given, {rank: report["fold"] for rank, report in told.items()}
 

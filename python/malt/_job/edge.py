@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from malt._arguments import number, whole
+from malt._arguments import MOST_DEPTH, seconds, whole
 from malt._core_import import Duplex, Group
 from malt._errors import (
     ConfigError,
@@ -27,7 +27,6 @@ from malt._job.subgroup import Subgroups
 from malt._job.uninterrupted import uninterrupted
 
 _MOST_CAPACITY = 1 << 48
-_MOST_DEPTH = 1024  # a segment's
 _KINDS = "biufc"  # of dtypes: bool, int, unsigned int, float, complex
 
 
@@ -68,7 +67,7 @@ class Edge:
                 "src": whole("src", src, 0, job.size - 1),
                 "dst": whole("dst", dst, 0, job.size - 1),
                 "capacity": whole("capacity", capacity, 1, _MOST_CAPACITY),
-                "depth": whole("depth", depth, 1, _MOST_DEPTH),
+                "depth": whole("depth", depth, 1, MOST_DEPTH),
             }
             if src == dst:
                 raise ConfigError(f"src and dst are both {src}; an edge goes to another rank")
@@ -129,9 +128,8 @@ class Edge:
                 hosts, arrays that were still on their way when `src` was killed are lost.
         """
         duplex = self._end(self.dst, "receive")
-        if timeout is None:
-            timeout = self._timeout
-        number("timeout", timeout, 0)
+        given = seconds(timeout)
+        timeout = self._timeout if given is None else given
         deadline = time.monotonic() + timeout
         is_main = threading.current_thread() is threading.main_thread()
         if is_main and self._taken is not None:  # an interrupt has ended the call that took it

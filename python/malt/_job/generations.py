@@ -19,7 +19,7 @@ from typing import Protocol, TypeVar
 from malt import _errors as errors
 from malt._core_import import Group
 from malt._errors import ConfigError, describe_ranks
-from malt._job import handover, roles
+from malt._job import handover, pieces, roles
 from malt._job.await_ranks import await_ranks
 from malt._job.forming import Forming, MakeGroup
 from malt._job.open_vectors import OpenVectors
@@ -231,7 +231,7 @@ class Generations:
         """
         assert self._roles is not None
         rejoining = self._roles.rejoining
-        mine = description.encode()[:768]
+        mine = description.encode()[: pieces.MOST_BYTES]
         posts = self._forming.complete(
             group,
             lambda: group.exchange("a vector that moves to the new group", mine, self._timeout),

@@ -17,6 +17,7 @@ from malt._job import faults, missed, rank_mark, recording
 from malt._job.forming import MakeGroup
 from malt._job.generations import Follower, Generations
 from malt._job.matching import Matching
+from malt._job.pieces import Sent
 from malt._job.settings import Settings
 
 log = logging.getLogger("malt")
@@ -64,6 +65,8 @@ class Job:
         self.settings = settings
         self.vectors = 0  # how many this rank has made, for their default names
         self.tables = 0  # the same, of malt.ps.Table
+        self.sent: dict[str, Sent] = {}  # by call, of calls that an exception has ended
+        self.unended: set[str] = set()  # calls that have begun and not ended
         self.matching = Matching()
         self.on_change: list[OnChange] = []
         self.make_further = make_further
@@ -355,6 +358,7 @@ def regroup() -> None:
     generations = current().generations
     assert generations is not None
     generations.move_to_next()
+    current().unended.clear()  # ranks that join know of no such call
     call_at_new_epoch()
 
 

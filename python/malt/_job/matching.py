@@ -22,11 +22,11 @@ import numpy.typing as npt
 
 from malt._core_import import Group
 from malt._errors import ConfigError, DamagedError, describe_ranks
+from malt._job.pieces import MOST_BYTES
 from malt._job.rebinding import outer_frame
 
 log = logging.getLogger("malt")
 
-_MOST_BYTES = 768  # of one exchange: Group::kMostExchanged
 _MOST_VECTORS = 100  # that are remembered
 _MOST_PARTS = 1000
 _MOST_ELEMENTS = 4096  # of an array, that its digest is made of
@@ -106,7 +106,7 @@ class Matching:
         self._shared_out.clear()
         mine = {"named": site.name is not None, "place": site.place, "digest": site.digest}
         mine |= {"gpu": site.is_on_gpu, "shards": shards}
-        while len(text := json.dumps(mine).encode()) > _MOST_BYTES:
+        while len(text := json.dumps(mine).encode()) > MOST_BYTES:
             shards.popitem()
         posts = group.exchange(f"segment '{name}', step 0", text, None)
         told = {

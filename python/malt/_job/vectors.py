@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
+from malt._arguments import MOST_DEPTH, choose, number, text, whole
 from malt._core_import import (
     ALL,
     Codec,
@@ -39,6 +40,7 @@ from malt._partition import Partition, check_partition
 
 Made = TypeVar("Made", bound=AnyVector)
 
+_MOST_DIM = 2**31 - 1  # of a sparse vector, as vol/sparse.cpp has it
 _MOST_ELEMENTS = 2**57  # more than any memory holds, and their bytes still fit into 64 bits
 _SPARSE: dict[str, type[SparseVector]] = {
     "float32": SparseVectorFloat32,
@@ -191,6 +193,13 @@ def _as_shape(data: Any) -> tuple[int, ...] | None:
     return shape
 
 
+def _as_dtype(given: npt.DTypeLike) -> np.dtype[Any]:
+    try:
+        return np.dtype(given)
+    except TypeError:
+        raise ConfigError(f"dtype is {given!r}; a vector has {', '.join(_SPARSE)}") from None
+
+
 def _options(
     name: str | None,
     graph: Graph,
@@ -200,6 +209,12 @@ def _options(
     max_norm: float | None,
 ) -> dict[str, Any]:
     check_graph(graph)
+    if name is not None:
+        text("name", name)
+    choose("policy", policy, ("latest", "queue"))
+    whole("depth", depth, 1, MOST_DEPTH)
+    if max_norm is not None:
+        max_norm = number("max_norm", max_norm, 0, above=True)
     return {
         "name": name if name is not None else f"vector-{jobs.current().vectors + 1}",
         "graph": graph,
@@ -267,6 +282,9 @@ def vector(
             the elements are integers and there is a max_norm or a codec; or, on every rank, the
             ranks disagree, the graph does not connect them, or there is no room.
         TimeoutError: the ranks that the error names did not make the vector.
+
+    If an exception of a signal handler (Ctrl-C) ends the call, the others may have the vector. They
+    then wait for this rank in it, until their time limit; make another one on all ranks.
     """
     counted = sys.getrefcount(data)  # by itself: an argument of another call would be one more
     kept = rebinding.references_kept(data, counted)
@@ -288,7 +306,7 @@ def _dense(
     options["codec"] = codec
     shape = _as_shape(data)
     if shape is not None:
-        kind = np.dtype(np.float32 if dtype is None else dtype)
+        kind = _as_dtype(np.float32 if dtype is None else dtype)
         made = _make(kind, [], math.prod(shape), None, options, name)
         made.show(made.array.reshape(shape))
         return made
@@ -309,9 +327,9 @@ def _dense(
         raise ConfigError(
             f"the arrays of one vector have one dtype, not {', '.join(kinds) or 'none'}"
         )
-    if dtype is not None and np.dtype(dtype).name != kinds[0]:
+    if dtype is not None and (kind := _as_dtype(dtype)).name != kinds[0]:
         raise ConfigError(
-            f"dtype is {np.dtype(dtype)}, but the array has {kinds[0]}; its memory is shared, so "
+            f"dtype is {kind}, but the array has {kinds[0]}; its memory is shared, so "
             "it cannot be converted: leave dtype out, or convert the array first (w = "
             "w.astype(...)), then use that w in the loop"
         )
@@ -381,9 +399,9 @@ def _make_on_gpu(
     options: dict[str, Any],
     name: str | None,
 ) -> DeviceVector:
-    if dtype is not None and np.dtype(dtype) != arrays.dtype:
+    if dtype is not None and (kind := _as_dtype(dtype)) != arrays.dtype:
         raise ConfigError(
-            f"dtype is {np.dtype(dtype)}, but the array has {arrays.dtype}; its memory is shared, "
+            f"dtype is {kind}, but the array has {arrays.dtype}; its memory is shared, "
             "so it cannot be converted: leave dtype out, or convert the array first"
         )
     look_for_nvrtc_in(nvrtc_folders())
@@ -445,10 +463,9 @@ def sparse_vector(
         TimeoutError: as vector() does.
     """
     with jobs.current().turns.hold("making a vector"):
-        for what, value in (("dim", dim), ("capacity", capacity)):
-            if operator.index(value) < 1:
-                raise ConfigError(f"{what} is {value}; it must be at least 1")
-        kind = np.dtype(dtype)
+        whole("dim", dim, 1, _MOST_DIM, "; split a longer vector")
+        whole("capacity", capacity, 1, int(dim), ", the dim")
+        kind = _as_dtype(dtype)
         if kind.name not in _SPARSE:
             raise ConfigError(f"dtype is {kind}; a sparse vector has {', '.join(_SPARSE)}")
         options = _options(name, graph, policy, depth, reject_nonfinite, max_norm)

@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from malt._errors import describe_ranks
 from malt._launch import orphans
 from malt._launch.options import Options
 from malt._launch.output import Sink, Stream
@@ -174,17 +175,31 @@ class HostRanks:
         """Yield each rank that has ended, with its exit code (below 0: by a signal)."""
         while True:
             try:
-                process, status = os.waitpid(-1, os.WNOHANG)
+                process, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
             except ChildProcessError:
                 return
             if process == 0:
                 return
             # None: the guard, or an orphan of a rank.
             rank = next((one for one in self.running() if one.process.pid == process), None)
-            if rank is not None:
+            if rank is None:
+                continue
+            if os.WIFSTOPPED(status):
+                self._note_stop(rank, signal.Signals(os.WSTOPSIG(status)).name)
+            elif os.WIFCONTINUED(status):
+                rank.stopped = None
+            else:
                 code = os.waitstatus_to_exitcode(status)
                 self._note_end(rank, code)
                 yield rank, code
+
+    def _note_stop(self, rank: Rank, name: str) -> None:
+        rank.stopped = time.monotonic()
+        if rank.has_group:  # else the user has stopped it from the terminal, and knows
+            self.err.say(
+                f"malt run: rank {rank.rank} is stopped by {name}; it goes on after "
+                f"kill -CONT {rank.process.pid}"
+            )
 
     def _note_end(self, rank: Rank, code: int) -> None:
         now = time.monotonic()
@@ -204,9 +219,30 @@ class HostRanks:
         self.is_stopping = True
         self._signals_due = [(start, signal.SIGTERM), (start + grace, signal.SIGKILL)]
 
+    def _abandoned_at(self) -> float | None:
+        """Return when the ranks left, all of them stopped, are to be ended; None: not at all.
+
+        That is once all others have ended. If none has, then something has stopped the whole job,
+        and other hosts may have ranks that go on.
+        """
+        left = self.running()
+        numbers = {rank.rank for rank in left}
+        ended = [one.ended for one in self.ranks if one.ended and one.rank not in numbers]
+        stopped = [rank.stopped for rank in left if rank.stopped]
+        if self.is_ending or self._options.nnodes > 1 or not ended or len(stopped) < len(left):
+            return None
+        return max(ended + stopped) + self._options.grace_seconds if left else None
+
     def advance(self) -> None:
-        """Do what is due: signals of `stop`, unfinished lines, the leftovers of dead ranks."""
+        """Do what is due: signals of `stop`, unfinished lines, what dead or stopped ranks left."""
         now = time.monotonic()
+        if (at := self._abandoned_at()) is not None and at <= now:
+            names = describe_ranks([rank.rank for rank in self.running()])
+            self.err.say(
+                f"malt run: {names}: still stopped {self._options.grace_seconds:g} s after the "
+                "others ended; ending the job"
+            )
+            self.stop()
         self._send_due_signals(now)
         if (failure := self._out.failure) is not None:
             self._out.failure = None
@@ -225,6 +261,8 @@ class HostRanks:
         """Return how long `advance` has nothing to do; None: until something happens."""
         now = time.monotonic()
         times = [at for at, _ in self._signals_due[:1]]
+        if (abandoned := self._abandoned_at()) is not None:
+            times.append(abandoned)
         for rank in self.ranks:
             times += [at for at in (stream.show_at() for stream in rank.streams) if at is not None]
             if rank.ended is not None and (rank.has_group or rank.streams):

@@ -385,8 +385,9 @@ class Launcher:
         """Say that no rank called malt.init(), unless there was one rank or one ended badly."""
         if self._node.size > 1 and self._exit_code == 0 and not self._host.is_ending:
             self._say(
-                f"none of the {self._node.size} processes called malt.init(): each "
-                "ran by itself (a program that finds its ranks by MPI takes mpirun or srun)"
+                f"none of the {self._node.size} processes called malt.init(): each ran by "
+                "itself, unless they have found one another without malt, as by a store of torch "
+                "(a program that finds its ranks by MPI takes mpirun or srun)"
             )
 
     def _report(self, what: str, goes_on: bool) -> None:

@@ -21,6 +21,7 @@ class Rank:
     has_group: bool
     streams: list[Stream]
     ended: float | None = None
+    stopped: float | None = None  # since when it is stopped, as by SIGSTOP (`time.monotonic`)
     leftovers: list[tuple[float, int]] = field(default_factory=list)  # signals to send them, when
 
     def signal(self, number: int) -> None:

@@ -110,6 +110,8 @@ class Relay:
         running = [rank for rank in self._ranks if rank.ended is None]
         for rank in running:
             rank.signal(signal.SIGKILL if again else number)
+            if number in _ENDING:
+                rank.signal(signal.SIGCONT)  # a stopped process receives no other signal
         if number in _ENDING and self._ranks and not running:
             self.ending_unheard = number
         self.received.append(number)

@@ -58,11 +58,12 @@ class Copies:
         """Tell ranks what is no longer there."""
         if self._dropped == self._store.changes:
             return
-        self._dropped = self._store.changes
+        changes = self._store.changes
         there = self._store.blocks.keys()
         self._own.drop(there)
         for rank in self._post.others():
+            # Even if nothing of it was sent: an interrupt may have come before send() noted that.
+            self._post.send(rank, "drop", sorted(there))
             sent = self._sent[rank]
-            if any(block not in there for block, _ in sent):
-                self._post.send(rank, "drop", sorted(there))
-                sent.difference_update([key for key in sent if key[0] not in there])
+            sent.difference_update([key for key in sent if key[0] not in there])
+        self._dropped = changes  # at last: an interrupt before has it done again

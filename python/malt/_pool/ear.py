@@ -47,11 +47,16 @@ class Ear:
         self.check()
 
     def rest(self) -> None:
-        """Have the thread sleep again. For a call that begins, if an interrupt came in between."""
+        """Have the thread sleep again."""
         self._attend = None
         self._has_work.clear()
         with self.lock:  # until it has done what it is about
             pass
+
+    def forget(self) -> None:
+        """Have the thread sleep, and drop its error: the call before may have been given up."""
+        self.rest()
+        self._error = None
 
     def check(self) -> None:
         """Raise what attend() has raised in the ear's thread.

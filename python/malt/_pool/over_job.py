@@ -98,7 +98,7 @@ class JobCalls:
 
     @contextlib.contextmanager
     def _call(self) -> Iterator[int]:
-        self._ear.rest()
+        self._ear.forget()
         self.store.drop_unused()
         self._copies.drop()
         self.count += 1

@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from malt._errors import ConfigError
 from malt._pool import channel, failures, functions, nursery, packing, planning, starting
 from malt._pool.memory import Memory, Parcel, Place
 from malt._pool.queues import take
@@ -33,6 +34,15 @@ NO_CHUNK = -1
 def serve(rank: int, descriptors: Sequence[int]) -> None:
     """Be this rank until the pool ends."""
     _Worker(rank, descriptors).serve()
+
+
+def _packed(result: object, is_plain: bool) -> list[bytes | memoryview]:
+    try:
+        return packing.pack_known(result, is_plain)
+    except Exception as error:
+        raise ConfigError(
+            f"a result of type {type(result).__name__} cannot be sent to the caller: {error}"
+        ) from error
 
 
 class _Worker:
@@ -146,7 +156,7 @@ class _Worker:
                     raise KeyboardInterrupt
                 value = work()
                 is_plain = packing.is_plain(value)
-                parcel = self._results.put(packing.pack_known(value, is_plain))
+                parcel = self._results.put(_packed(value, is_plain))
             finally:
                 self._is_in_function = False
             kind = "done"

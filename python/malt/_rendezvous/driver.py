@@ -6,6 +6,7 @@ import secrets
 import time
 from types import TracebackType
 
+from malt._arguments import text, whole
 from malt._errors import ConfigError
 from malt._rendezvous import wire
 from malt._rendezvous.node_session import Node
@@ -45,8 +46,9 @@ class Rendezvous:
         Raises:
             ConfigError: the size is impossible, the host is not this one, or the port is taken.
         """
-        if not 1 <= size <= wire.MAX_RANKS:
-            raise ConfigError(f"size is {size}; a job has 1 to {wire.MAX_RANKS} ranks")
+        whole("size", size, 1, wire.MAX_RANKS)
+        text("host", host)
+        whole("port", port, 0, 65535)
         key = secrets.token_bytes(wire.KEY_BYTES)
         self.size = size
         self._failed: set[int] = set()

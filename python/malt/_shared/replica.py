@@ -43,6 +43,8 @@ class Replica:
         streams: which deltas the copy has.
         due: kinds and parts of the messages to be sent.
         is_comparing: all ranks have come to the drain, and have not compared yet.
+        rounded: elements of a float copy that the drain has rounded alike; None: it has not begun.
+        is_drained: a drain is over for all ranks, and has yet to return here.
         is_used: this rank has exchanged or drained it.
         has_begun: the last exchange() was counted, and ended by an exception.
         added: how many deltas of other ranks have been added.
@@ -56,6 +58,8 @@ class Replica:
         self.streams = Streams(job.rank, job.size)
         self.due: deque[tuple[int, Part]] = deque()
         self.is_comparing = False
+        self.rounded: int | None = None
+        self.is_drained = False
         self.is_used = False
         self.has_begun = False
         self.added = 0
@@ -69,10 +73,13 @@ class Replica:
         self._is_fresh = False  # this rank is rejoining and has no values yet
         self._rejoining: set[int] = set()  # ranks without values, in the present drain
         self._pieces = 0  # of the values that this fresh rank has received
+        self._has_values_due = False  # this rank is to send its copy to the ranks that are fresh
         self._messages: Messages | None = None
         self._group: Group | None = None  # the group into which the messages have moved
         self._reducers: list[Reducer] = []  # of the present group
+        self._before: int | None = None  # reductions before the one whose result is not used yet
         self._rows = np.zeros((job.size, _FIRST_HELD + job.size), np.int64)
+        self._room = np.zeros(min(flat.size, _EVEN_ELEMENTS), flat.dtype)
 
     @property
     def is_closed(self) -> bool:
@@ -106,13 +113,24 @@ class Replica:
         return self
 
     def drain(self, limit: float) -> None:
-        """Make all ranks' arrays equal (rule 6). Collective."""
+        """Make all ranks' arrays equal (rule 6). Collective.
+
+        Other ranks may have ended a step of it which an exception has ended here. So the next call
+        goes on with that step.
+        """
         self.has_begun = False
-        if not self.is_comparing:
-            self._send_changes(limit)
-        self._settle(limit)
-        np.copyto(self._flat, self._copy)
+        if self.is_drained:
+            return
+        if self.rounded is None:
+            if not (self.is_comparing or self._is_marked):
+                self._send_changes(limit)
+            self._settle(limit, is_drain=True)
         self._round_alike(limit)
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the last drain has ended with an error which the other ranks may not have had."""
+        return self.is_comparing or self.rounded is not None
 
     def _begin_group(self, group: Group) -> None:
         for reducer in self._reducers:
@@ -122,11 +140,13 @@ class Replica:
         self.due.clear()  # the drain in the new group passes these deltas on (rule 7)
         self._marks = [0] * self._size
         self._is_marked = self.is_comparing = False
+        self.rounded = self._before = None
+        self.is_drained = False
 
     def _join(self) -> None:
         kinds = {"rows": (self._rows.dtype, self._rows.size)}
         if self._flat.dtype.kind == "f":
-            kinds["values"] = (self._flat.dtype, self._even_elements)
+            kinds["values"] = (self._flat.dtype, len(self._room))
         assert self._group is not None
         for name, (dtype, count) in list(kinds.items())[len(self._reducers) :]:
             self._reducers.append(Reducer(self._group, dtype.name, count, f"{self.name} {name}"))
@@ -146,15 +166,12 @@ class Replica:
             raise ConfigError(f"shared array {self.name!r} has been closed")
         return self._messages
 
-    @property
-    def _even_elements(self) -> int:
-        return min(self._flat.size, _EVEN_ELEMENTS)
-
     @uninterrupted
     def begin_exchange(self) -> None:
         """Count an exchange, and number what this rank has changed as its delta."""
         self.streams.exchanges += 1
         self.has_begun = True
+        self.is_drained = False
         self.begin_delta()
 
     @uninterrupted
@@ -175,6 +192,7 @@ class Replica:
             self.send_all(limit)
             if self.begin_delta():
                 break
+        np.copyto(self._flat, self._copy)
         self.send_all(limit)
 
     @uninterrupted
@@ -240,7 +258,7 @@ class Replica:
                     "malt.init(timeout=) or MALT_TIMEOUT",
                     ranks,
                 )
-            self.messages.wait(for_room, live, text, left)
+            self.messages.wait(for_room and bool(self.due), live, text, left)
 
     @uninterrupted
     def receive(self) -> None:
@@ -269,27 +287,39 @@ class Replica:
 
     # The drain: rules 6 and 7 of streams.py
 
-    def _settle(self, limit: float) -> None:
+    def _settle(self, limit: float, *, is_drain: bool = False) -> None:
         """Compare with all live ranks, and pass on what they lack, until all have the same."""
         while True:
             if not self.is_comparing:
                 self._mark(limit)
-            rows = self._compare(limit)
-            self.is_comparing = False
-            if self._are_even(rows, limit):
-                self.drained = sorted(rows)
+            self._compare(limit)
+            if self._judge(is_drain):
                 return
+            self.send_all(limit)
+            if self._has_values_due:
+                self._send_values(limit)
 
     def _mark(self, limit: float) -> None:
-        """Wait until all live ranks have come here; all that they sent before has then arrived."""
+        """Wait until all live ranks have come here; all that they sent before has then arrived.
+
+        A rank that has come, and whose call timed out, may have sent deltas since. They are not
+        waited for: ranks that compare receive nothing.
+        """
         self._put_mark()
-        self.send_all(limit)
 
         def missing(live: Sequence[int]) -> list[int]:
             mine = self._marks[self._rank]
             return [rank for rank in live if self._marks[rank] < mine]
 
-        self._wait(lambda live: not missing(live), missing, "come", limit)
+        def is_done(live: Sequence[int]) -> bool:
+            self.send_now()
+            is_told = all(kind != wire.MARK for kind, _ in self.due)
+            return is_told and not missing(live)
+
+        def late(live: Sequence[int]) -> list[int]:
+            return missing(live) or self.messages.blockers()
+
+        self._wait(is_done, late, "come", limit, for_room=True)
         self._is_marked, self.is_comparing = False, True
 
     @uninterrupted
@@ -300,18 +330,29 @@ class Replica:
             self.due.append((wire.MARK, mark))
             self._is_marked = True
 
-    def _compare(self, limit: float) -> dict[int, Held]:
-        """Return the rows of all ranks that take part, the same on each of them."""
-        self._rows[:] = 0
-        row = self._rows[self._rank]
-        checksum = _checksum(self._copy) if self._is_first else 0
-        row[:_FIRST_HELD] = True, self._is_fresh, checksum, self.streams.clocks[self._rank]
-        row[_FIRST_HELD:] = self.streams.held
-        self._reducers[0].allreduce(self._rows.ctypes.data, self._rows.size, False, limit)
-        return {rank: row.copy() for rank, row in enumerate(self._rows) if row[_IS_HERE]}
+    def _compare(self, limit: float) -> None:
+        """Get the rows of all ranks that take part, the same on each of them."""
+        if self._may_reduce(self._reducers[0]):
+            self._rows[:] = 0
+            row = self._rows[self._rank]
+            checksum = _checksum(self._copy) if self._is_first else 0
+            row[:_FIRST_HELD] = True, self._is_fresh, checksum, self.streams.clocks[self._rank]
+            row[_FIRST_HELD:] = self.streams.held
+            self._reducers[0].allreduce(self._rows.ctypes.data, self._rows.size, False, limit)
 
-    def _are_even(self, rows: dict[int, Held], limit: float) -> bool:
-        """Do this rank's part after a comparison; return whether the drain is over."""
+    def _may_reduce(self, reducer: Reducer) -> bool:
+        """Return whether the last result has been used, or has not come."""
+        if self._before not in (None, reducer.count):
+            return False
+        self._before = reducer.count
+        return True
+
+    @uninterrupted
+    def _judge(self, is_drain: bool) -> bool:
+        """Begin what a comparison has shown to be due; return whether all have the same."""
+        self._before = None
+        self.is_comparing = self._has_values_due = False
+        rows = {rank: row.copy() for rank, row in enumerate(self._rows) if row[_IS_HERE]}
         self._rejoining.update(rank for rank, row in rows.items() if row[_IS_FRESH])
         held = {rank: row[_FIRST_HELD:] for rank, row in rows.items() if not row[_IS_FRESH]}
         if not held:
@@ -323,14 +364,16 @@ class Replica:
             if not self._is_fresh:
                 for delta in self.streams.to_pass_on(held):
                     self._put(delta)
-            self.send_all(limit)
             return False
         if len(held) < len(rows):
-            if self._rank == min(held):
-                self._send_values(limit)
+            self._has_values_due = self._rank == min(held)
             return False
         self._restart_streams(rows)
         self.streams.even_out()
+        self.drained = sorted(rows)
+        if is_drain:
+            self.rounded = 0 if self._flat.dtype.kind == "f" else None
+            self.is_drained = self.rounded is None
         return True
 
     def _restart_streams(self, rows: dict[int, Held]) -> None:
@@ -381,16 +424,28 @@ class Replica:
 
     def _round_alike(self, limit: float) -> None:
         """Give float copies the same bits; the order of additions has rounded them differently."""
-        if self._flat.dtype.kind != "f":
-            return
-        room = np.zeros(self._even_elements, self._flat.dtype)
         spare = (self._size - 1).bit_length()  # so that no sum of the ranks' copies overflows
-        for start in range(0, self._copy.size, len(room)):
-            piece = self._copy[start : start + len(room)]
-            room[: len(piece)] = np.ldexp(piece, -spare)
-            self._reducers[1].allreduce(room.ctypes.data, len(room), True, limit)
-            piece[:] = np.ldexp(room[: len(piece)], spare)
-            self._flat[start : start + len(piece)] = piece
+        while self.rounded is not None:
+            if self._may_reduce(self._reducers[1]):
+                self._room[:] = 0
+                piece = self._copy[self.rounded : self.rounded + len(self._room)]
+                self._room[: len(piece)] = np.ldexp(piece, -spare)
+                data, count = self._room.ctypes.data, len(self._room)
+                self._reducers[1].allreduce(data, count, True, limit)
+            self._take_rounded(spare)
+
+    @uninterrupted
+    def _take_rounded(self, spare: int) -> None:
+        assert self.rounded is not None
+        self._before = None
+        end = min(self.rounded + len(self._room), self._copy.size)
+        copy, flat = self._copy[self.rounded : end], self._flat[self.rounded : end]
+        rounded = np.ldexp(self._room[: end - self.rounded], spare)
+        # The program may have changed its array since an exception ended the last call.
+        flat[:] = np.where(flat == copy, rounded, flat + (rounded - copy))
+        copy[:] = rounded
+        self.rounded = end if end < self._copy.size else None
+        self.is_drained = self.rounded is None
 
 
 def _checksum(array: npt.NDArray[Any]) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any
 
+from malt._arguments import seconds, text, whole
 from malt._core_import import Held as Turn
 from malt._core_import import Stats
 from malt._errors import ConfigError, SupersededError
@@ -51,6 +51,8 @@ class Shared:
                 "arrays on a GPU"
             )
         array = as_array(data)
+        if name is not None:
+            text("name", name)
         job = jobs.current()
         self.array = data
         with job.turns.hold("making a malt.Shared"):
@@ -85,9 +87,7 @@ class Shared:
             TimeoutError: the ranks that the error names did not receive or send in time. Call
                 exchange() again: it goes on with this exchange, and sends no later changes.
         """
-        bound = None if staleness is None else operator.index(staleness)
-        if bound is not None and bound < 0:
-            raise ConfigError(f"staleness is {staleness}; it is None, or a number from 0 on")
+        bound = None if staleness is None else whole("staleness", staleness, 0)
         limit, replica = _limit(timeout), self._replica
         with self._turn("exchange"):
             self._check_drained()
@@ -143,12 +143,14 @@ class Shared:
 
         Raises:
             ConfigError: a float change is infinite or NaN.
-            TimeoutError: the ranks that the error names did not come. Call drain() again.
+            TimeoutError: the ranks that the error names did not come. Call drain() again: it goes
+                on with this drain. What is changed meanwhile stays, for the call after it.
         """
         limit = _limit(timeout)
         with self._turn("drain"):
             self._in_group(lambda: self._replica.drain(limit))
-            return self._replica.drained
+        drained, self._replica.is_drained = self._replica.drained, False
+        return drained  # no call is between these: nor can an exception of a signal handler be
 
     @property
     def name(self) -> str:
@@ -200,7 +202,7 @@ class Shared:
         return jobs.current().turns.hold(f"malt.Shared.{call}")
 
     def _check_drained(self) -> None:
-        if self._replica.is_comparing:
+        if self._replica.is_draining:
             raise ConfigError(
                 f"{self._replica.what}: the last drain() ended with an error; call it again first"
             )
@@ -216,7 +218,5 @@ class Shared:
 
 
 def _limit(timeout: float | None) -> float:
-    limit = jobs.current().settings.timeout if timeout is None else float(timeout)
-    if not limit >= 0:
-        raise ConfigError(f"timeout is {timeout!r}; it is a number of seconds, at least 0")
-    return limit
+    limit = seconds(timeout)
+    return jobs.current().settings.timeout if limit is None else limit

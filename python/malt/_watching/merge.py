@@ -87,8 +87,13 @@ class Part:
 
     def _take(self, event: dict[str, Any]) -> None:
         rank = event["tid"]
-        self.ranks.add(rank)
         arguments = event.get("args", {})
+        named = arguments["ranks"] if "ranks" in _needs(event) else []
+        if (highest := max([rank, *named])) >= self.size:
+            raise ConfigError(
+                _foreign(self.path, f"it names rank {highest}, of a job of {self.size} ranks")
+            )
+        self.ranks.add(rank)
         if event["ph"] == "i" and "update" not in arguments:  # no value of malt.report()
             self.has_changes = True
         if event["ph"] != "X":
@@ -287,7 +292,7 @@ def _is_heading(other: Any) -> TypeGuard[dict[str, Any]]:
         isinstance(other, dict)
         and _is_whole(other.get("nanoseconds_since_1970"), 2**63 - 1)
         and _is_whole(other.get("size"), MAX_RANKS)
-        and _are_ranks(other.get("incomplete"), MAX_RANKS)
+        and _are_ranks(other.get("incomplete"), MAX_RANKS, other["size"])
     )
 
 
@@ -310,11 +315,16 @@ def _is_event(event: dict[str, Any]) -> bool:
     )
 
 
+def _needs(event: dict[str, Any]) -> tuple[str, ...]:
+    return _ARGUMENTS.get(event["name"], ()) if event["ph"] == "X" else ()
+
+
 def _is_span(event: dict[str, Any], arguments: dict[str, Any]) -> bool:
-    need: tuple[str, ...] = _ARGUMENTS.get(event["name"], ())
+    need = _needs(event)
     return (
         "ts" in event
         and _is_time(event.get("dur"))
+        and event["dur"] >= 0
         and all(_is_whole(arguments.get(name), _MOST_ITERATION) for name in need if name != "ranks")
         and ("ranks" not in need or _are_ranks(arguments.get("ranks"), _MOST_NAMED))
     )
@@ -328,9 +338,9 @@ def _is_time(number: Any) -> bool:
     return type(number) in (int, float) and abs(number) <= _MOST_TIME
 
 
-def _are_ranks(found: Any, most: int) -> bool:
+def _are_ranks(found: Any, most: int, size: int = MAX_RANKS) -> bool:
     is_list = isinstance(found, list) and len(found) <= most
-    return is_list and all(_is_whole(one, MAX_RANKS - 1) for one in found)
+    return is_list and all(_is_whole(one, size - 1) for one in found)
 
 
 def _foreign(path: Path, why: str) -> str:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from malt import _core_import as core
 from malt._errors import ConfigError
+
+
+def as_array(values: npt.ArrayLike) -> npt.NDArray[Any]:
+    """Return values as an array: of objects if they have no common shape."""
+    try:
+        return np.asarray(values)
+    except ValueError:
+        return np.asarray(values, dtype=object)
 
 
 def hot_rows_of(

@@ -17,12 +17,9 @@ from malt._errors import (
     PeerError,
     TimeoutError,  # noqa: A004
 )
-from malt._job import calls
+from malt._job import calls, pieces
 from malt._job.job import Job
 
-_MOST_EXCHANGED = 768  # bytes, Group::kMostExchanged
-_MOST_GIVEN = 1 << 24  # bytes of a description, and of what two members give
-_LENGTH = struct.Struct("!Q")
 _GRACE_SECONDS = 1.0  # by which a server's own wait for other ranks may end after its client's
 _REFUSED = b"!"  # begins what a rank gives instead of a description
 
@@ -152,26 +149,11 @@ class _Exchange:
 
     def all(self, data: bytes) -> dict[int, bytes]:
         """Return what each live rank gave, by rank."""
-        told = self._once(_LENGTH.pack(len(data)))
-        lengths = {rank: self._length_of(rank, each) for rank, each in told.items()}
-        gathered = dict.fromkeys(lengths, b"")
-        for begin in range(0, max(lengths.values()), _MOST_EXCHANGED):
-            parts = self._once(data[begin : begin + _MOST_EXCHANGED])
-            gathered = {rank: gathered[rank] + parts[rank] for rank in gathered if rank in parts}
-            for rank, each in gathered.items():
-                if len(each) != min(lengths[rank], begin + _MOST_EXCHANGED):
-                    raise _damaged(self._what, rank)
-        return gathered
+        return pieces.exchange(data, self._once, lambda rank: _damaged(self._what, rank))
 
-    def _length_of(self, rank: int, told: bytes) -> int:
-        if len(told) != _LENGTH.size or (length := int(_LENGTH.unpack(told)[0])) > _MOST_GIVEN:
-            raise _damaged(self._what, rank)
-        return length
-
-    def _once(self, data: bytes) -> dict[int, bytes]:
+    def _once(self, _begin: int, piece: bytes) -> list[bytes | None]:
         self._step += 1
-        posts = self._group.exchange(f"{self._what}, step {self._step}", data, self._timeout)
-        return {rank: post for rank, post in enumerate(posts) if post is not None}
+        return self._group.exchange(f"{self._what}, step {self._step}", piece, self._timeout)
 
 
 class _Servers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from numbers import Real
 from typing import Any, ClassVar, TypeAlias
 
 import numpy.typing as npt
@@ -22,9 +23,10 @@ class Rule:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
+            value: Any = getattr(self, field.name)
             least = 0.0 if field.default is not dataclasses.MISSING else math.ulp(0.0)
-            if not (math.isfinite(value) and value >= least):
+            is_number = isinstance(value, Real) and math.isfinite(value)
+            if not is_number or value < least:
                 above = "at least 0" if least == 0 else "above 0"
                 raise ConfigError(
                     f"{type(self).__name__}({field.name}={value!r}): {field.name} is a finite "

@@ -207,13 +207,16 @@ class Seat:
         members = {*formed.ranks, *(size + rank for rank in formed.ranks)}
         deadline = time.monotonic() + self._timeout
         while True:
-            has_moved = self.core.has_moved()
+            movers = self.core.movers()
             if dead := sorted({member % size for member in members - set(formed.clients.alive())}):
                 raise PeerError(f"{describe_ranks(dead)} died while the table moved", dead)
-            if has_moved:
+            if not movers:
                 return
             if time.monotonic() > deadline:
-                raise TimeoutError(f"ranges did not come within {self._timeout:g} s", [])
+                raise TimeoutError(
+                    f"ranges of {describe_ranks(movers)} did not come within {self._timeout:g} s",
+                    movers,
+                )
             time.sleep(_NAP_SECONDS)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from malt import _core_import as core
-from malt._arguments import whole
+from malt._arguments import finite, seconds, text, whole
 from malt._checkpoint.spread import Spread
 from malt._core_import import BFLOAT16, FLOAT16, INT8, Codec
 from malt._errors import ConfigError, SupersededError
@@ -19,7 +19,7 @@ from malt._job import job as jobs
 from malt._job.numbering import recount
 from malt._partition import Partition
 from malt.ps import _joining
-from malt.ps._arguments import check_memory, hot_rows_of
+from malt.ps._arguments import as_array, check_memory, hot_rows_of
 from malt.ps._placing import Placing
 from malt.ps._rules import Add, Assign, Rule, UpdateFunction, states_of
 from malt.ps._saving import TableRows
@@ -34,6 +34,7 @@ Result = TypeVar("Result")
 _MOST_ROWS = 1 << 40
 _MOST_ROW_BYTES = 64 << 10
 _MOST_CACHED_KEYS = 1 << 30
+_MOST_PUSHES = 1 << 62
 _CODECS = [repr(codec) for codec in (FLOAT16, BFLOAT16, INT8)]
 
 
@@ -108,23 +109,27 @@ class Table(Spread):
         job = jobs.current()
         job.makes_due  # noqa: B018  a rank that joins enters the job's group
         self.name = name if name is not None else f"table {job.tables + 1}"
-        limit = job.settings.timeout if timeout is None else timeout
+        given = seconds(timeout)
+        limit = job.settings.timeout if given is None else given
         with _joining.refused_by_all(job, f"malt.ps.Table {self.name!r}", limit):
+            text("name", self.name)
             self.rows = whole("rows", rows, 1, _MOST_ROWS)
-            self.dtype = np.dtype(dtype)
+            try:
+                self.dtype = np.dtype(dtype)
+            except TypeError:
+                self.dtype = np.dtype(object)
             if self.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
-                raise ConfigError(f"dtype is {self.dtype}; a table has float32 or float64")
+                raise ConfigError(f"dtype is {dtype!r}; a table has float32 or float64")
             most_width = _MOST_ROW_BYTES // self.dtype.itemsize
             self._row_shape = () if width is None else (whole("width", width, 1, most_width),)
             width = 1 if width is None else int(width)
             rule = Add() if update is None else update
-            if not isinstance(rule, Rule) and not callable(rule):
+            if isinstance(rule, type) or (not isinstance(rule, Rule) and not callable(rule)):
                 raise ConfigError(
                     f"update is {rule!r}; it is a rule of malt.ps, as malt.ps.SGD(0.1), or a "
                     "function f(values, gradients)"
                 )
-            if not np.isfinite(initial):
-                raise ConfigError(f"initial is {initial!r}; it is a finite number")
+            finite("initial", initial)
             if staleness is not None:
                 whole("staleness", staleness, 0, 1 << 30)
             if codec is not None and repr(codec) not in _CODECS:
@@ -132,10 +137,7 @@ class Table(Spread):
                     f"codec is {codec!r}; a table takes malt.FLOAT16, BFLOAT16 or INT8, and holds "
                     "back small gradients with threshold="
                 )
-            if not 0 <= threshold < float("inf"):
-                raise ConfigError(
-                    f"threshold is {threshold!r}; it is a finite number of at least 0"
-                )
+            finite("threshold", threshold, 0)
             if threshold > 0 and isinstance(rule, Assign):
                 raise ConfigError(
                     f"threshold is {threshold!r}; Assign() has none, as what is held back is summed"
@@ -148,7 +150,9 @@ class Table(Spread):
                 self._placing = Placing(partition, self.rows, job.size)
                 room, partition_text = self._placing.room, self._placing.text
                 hot_rows = np.sort(self._placing.places[hot_rows])
-            live = len(jobs.alive())
+            live = max(
+                len(jobs.alive()), 1
+            )  # 0 if evicted, which it learns where it forms the group
             most, why = live - 1, f", as {live} ranks are live"
             if job.generations is not None:
                 most, why = max(job.size - 1, 0), f", as there are {job.size} ranks"
@@ -202,14 +206,16 @@ class Table(Spread):
     def push(self, keys: Keys, gradients: npt.ArrayLike, *, timeout: float | None = None) -> int:
         """Send gradients to the rows' servers, which apply the update rule to them.
 
-        Returns before the servers have done so; it waits only while much is on its way.
+        Returns before the servers have done so; it waits only while much is on its way. A push is
+        sent whole or not at all: a large one goes in pieces, and if there is no room for a later
+        piece in time, the rest is sent without waiting, and the call returns.
 
         Args:
             keys: which rows: an int64 array or a sequence of ints that grow, a range of step 1, or
                 None for all rows.
             gradients: of shape (number of keys, width), or (number of keys,) without a width; a
                 scalar is for all of them. Cast to the table's dtype.
-            timeout: seconds that the call may take; the job's limit if None.
+            timeout: seconds to wait for room for a piece; the job's limit if None.
 
         Returns:
             The number of this push, for wait().
@@ -220,8 +226,8 @@ class Table(Spread):
             TimeoutError: the servers that the error names did not answer earlier pushes; nothing
                 was sent.
         """
-        array, first, count = self._keys(keys)
-        given = np.asarray(gradients, dtype=self.dtype)
+        array, first, count, limit = *self._keys(keys), seconds(timeout)
+        given = self._real(gradients)
         shape = (count, *self._row_shape)
         if given.ndim == 0:
             given = np.broadcast_to(given, shape)
@@ -233,8 +239,8 @@ class Table(Spread):
         if self._placing is not None:
             array, order = self._placing.of(array, first, count)
             given = given[order]
-        whole = np.ascontiguousarray(given)
-        return self._call("push", lambda table: table.push(array, first, whole, timeout))
+        rows = np.ascontiguousarray(given)
+        return self._call("push", lambda table: table.push(array, first, rows, limit))
 
     def pull(
         self, keys: Keys = None, *, out: Values | None = None, timeout: float | None = None
@@ -256,10 +262,12 @@ class Table(Spread):
             PeerError: rows are lost, or this rank has been evicted.
             TimeoutError: servers did not answer, or ranks are too far behind in clock().
         """
-        array, first, count = self._keys(keys)
+        array, first, count, limit = *self._keys(keys), seconds(timeout)
         shape = (count, *self._row_shape)
         if out is None:
             out = np.empty(shape, dtype=self.dtype)
+        elif not isinstance(out, np.ndarray):
+            raise ConfigError(f"table '{self.name}': out is {out!r:.50}; it is a NumPy array")
         elif (
             out.shape != shape
             or out.dtype != self.dtype
@@ -270,11 +278,11 @@ class Table(Spread):
                 f"writable C-contiguous array of shape {shape} and dtype {self.dtype}"
             )
         if self._placing is None:
-            self._call("pull", lambda table: table.pull(array, first, out, timeout))
+            self._call("pull", lambda table: table.pull(array, first, out, limit))
             return out
         places, order = self._placing.of(array, first, count)
         found = np.empty(shape, dtype=self.dtype)
-        self._call("pull", lambda table: table.pull(places, 0, found, timeout))
+        self._call("pull", lambda table: table.pull(places, 0, found, limit))
         out[order] = found
         return out
 
@@ -300,7 +308,9 @@ class Table(Spread):
             TimeoutError: the servers that the error names did not answer.
             malt.Error: the update function raised; the text has its traceback.
         """
-        self._call("wait", lambda table: table.wait(push, timeout))
+        number = None if push is None else whole("push", push, 0, _MOST_PUSHES)
+        limit = seconds(timeout)
+        self._call("wait", lambda table: table.wait(number, limit))
 
     def clock(self, *, timeout: float | None = None) -> int:
         """Wait for this rank's pushes, and say that it has ended its iteration.
@@ -310,7 +320,8 @@ class Table(Spread):
         Returns:
             `iteration`.
         """
-        self._call("clock", lambda table: table.advance(timeout), is_clock=True)
+        limit = seconds(timeout)
+        self._call("clock", lambda table: table.advance(limit), is_clock=True)
         return self.iteration
 
     @property
@@ -336,17 +347,19 @@ class Table(Spread):
         """Wait until every live rank has called it; then the table's values are gone. Idempotent.
 
         Raises:
-            PeerError: rows of a push are lost; this rank has then left the table.
-            TimeoutError: ranks did not call it; this rank has then left the table.
+            PeerError: rows of a push are lost. The table is then closed on this rank, which has
+                left it.
+            TimeoutError: ranks did not call it, or servers did not answer in time. The table is
+                then closed on this rank as well.
         """
         if (seat := self._seat) is None or not seat.is_open:
             return
-        is_fixed = jobs.current().generations is None
+        is_fixed, limit = jobs.current().generations is None, seconds(timeout)
         try:
             if is_fixed:
-                seat.core.finish(timeout)
+                seat.core.finish(limit)
             else:
-                self._finish(seat, timeout)
+                self._finish(seat, limit)
         finally:
             seat.leave(hands_over=not (is_fixed or seat.is_closed))
 
@@ -373,7 +386,7 @@ class Table(Spread):
         if self._seat is not None:
             job = jobs.present()
             hands_over = job is not None and job.generations is not None
-            self._seat.leave(hands_over=hands_over, timeout=timeout)
+            self._seat.leave(hands_over=hands_over, timeout=seconds(timeout))
 
     def _spread(self, limit: float | None) -> TableRows:
         width = self._row_shape[0] if self._row_shape else None
@@ -428,6 +441,15 @@ class Table(Spread):
                 except SupersededError:
                     jobs.regroup()
 
+    def _real(self, gradients: npt.ArrayLike) -> Values:
+        """Return the gradients as an array of the table's dtype."""
+        given = as_array(gradients)
+        if given.dtype.kind in "cOSUMm":
+            raise ConfigError(
+                f"table '{self.name}': gradients have dtype {given.dtype}; they are real numbers"
+            )
+        return given.astype(self.dtype, copy=False)
+
     def _keys(self, keys: Keys) -> tuple[npt.NDArray[np.int64] | None, int, int]:
         """Return the keys as an array, or None, the first one and their number."""
         if keys is None:
@@ -436,7 +458,9 @@ class Table(Spread):
             if keys.step != 1:
                 raise ConfigError(f"table '{self.name}': {keys} has step {keys.step}; it is 1")
             return None, keys.start, len(keys)
-        array = np.asarray(keys, dtype=np.int64 if len(keys) == 0 else None)
+        array = as_array(keys)
+        if array.shape == (0,):
+            array = array.astype(np.int64)
         if array.dtype != np.int64 or array.ndim != 1:
             raise ConfigError(
                 f"table '{self.name}': the keys have dtype {array.dtype} and {array.ndim} "

@@ -88,8 +88,14 @@ const std::vector<int>& Allreduce::run(Operand& operand, const Operation& operat
                                        nanoseconds limit) {
   const Turn turn(state_.turns(), "allreduce", name_);
   state_.begin_call(false);
-  const auto start = Clock::now();
+  const Deadline deadline(limit);
+  if (is_open_ && end_open_round(operand, operation, deadline)) return order_;
   begin_round(operation.code);
+  end_round(operand, operation, deadline);
+  return order_;
+}
+
+void Allreduce::end_round(Operand& operand, const Operation& operation, const Deadline& deadline) {
   const auto may_go_on = [this] {
     return look() || (needs_slot_ && writer_.has_free([this](int r) { return state_.is_live(r); }));
   };
@@ -97,26 +103,68 @@ const std::vector<int>& Allreduce::run(Operand& operand, const Operation& operat
     const std::vector<int> ranks = late();
     return ranks.empty() ? -1 : ranks.front();
   };
+  is_open_ = true;
   try {
     look();
     while (!commit(operand)) {
-      throw_if_failed(operation);
+      if (disagreed_) throw ConfigError(disagreement(name_, operation));
+      if (has_failed()) {
+        is_open_ = false;
+        state_.group().check_open();  // it may have moved to another group
+        throw_timeout();
+      }
       if (rest_ != members_) {
         if (has_all_) keep_result(operand);
         begin_attempt(rest_);
         look();
-      } else if (!advance(operand) && !state_.wait(
-                                          may_go_on, limit - (Clock::now() - start),
-                                          [this] { return lacks(late()); }, missing)) {
+      } else if (!advance(operand) &&
+                 !state_.wait(
+                     may_go_on, deadline.left(), [this] { return lacks(late()); }, missing)) {
         throw_timeout();
       }
     }
   } catch (...) {
+    is_open_ = is_open_ && !disagreed_ && may_be_committed();
+    if (is_open_ && has_all_) keep_result(operand);
+    if (is_open_) {
+      given_.resize(bytes_);
+      operand.copy_out(given_.data(), {0, bytes_});
+    }
     finish_round(disagreed_ ? Kind::kDisagreed : Kind::kGaveUp);
     throw;
   }
+  is_open_ = false;
   finish_round(Kind::kCommitted);
-  return order_;
+}
+
+// A8. Returns whether the others have committed the round, which is then the result of this call.
+// What the caller has written into its vector since then is put back if they have not.
+bool Allreduce::end_open_round(Operand& operand, const Operation& operation,
+                               const Deadline& deadline) {
+  if (operation.code != operation_) {
+    throw ConfigError(name_ +
+                      " cannot start: the last one, with another fold, did not end on this rank "
+                      "and may have ended on others; repeat that first");
+  }
+  std::vector<std::byte> now(bytes_);
+  operand.copy_out(now.data(), {0, bytes_});
+  operand.copy_in(given_.data(), {0, bytes_});
+  try {
+    end_round(operand, operation, deadline);
+    return true;
+  } catch (const TimeoutError&) {
+    operand.copy_in(now.data(), {0, bytes_});
+    if (is_open_) throw;
+    return false;
+  } catch (...) {
+    operand.copy_in(now.data(), {0, bytes_});
+    throw;
+  }
+}
+
+// The members may have heard from this rank all that they need to commit.
+bool Allreduce::may_be_committed() const {
+  return !kept_order_.empty() || (needs_agreement() ? has_all_ : next_input_ == parts_);
 }
 
 // ---- beginning and end ----
@@ -169,7 +217,7 @@ void Allreduce::begin_attempt(const RankSet& members) {
 // call that fails may find no slot, and that may be the reason why it fails; then its next call
 // shows that this rank has gone on.
 void Allreduce::finish_round(Kind last_word) {
-  each_other([this](int r, const Peer& one) { release(r, one.read); });
+  if (!is_open_) each_other([this](int r, const Peer& one) { release(r, one.read); });
   if (last_word == Kind::kCommitted && !needs_agreement()) {
     state_.channel().acknowledge(others_, false);
     return;
@@ -205,7 +253,9 @@ bool Allreduce::commit(Operand& operand) {
       std::ranges::any_of(others_, [this](int r) { return peer(r).committed >= round_; });
   if (!is_agreed && !is_heard) return false;
   state_.group().check_standing();
-  if (is_agreed || has_all_) {
+  if (kept_order_ == order_) {
+    operand.copy_in(kept_.data(), {0, bytes_});
+  } else if (is_agreed || has_all_) {
     write_result(operand);
   } else if (!kept_order_.empty()) {
     operand.copy_in(kept_.data(), {0, bytes_});
@@ -230,6 +280,7 @@ void Allreduce::write_result(Operand& operand) {
 }
 
 void Allreduce::keep_result(Operand& operand) {
+  if (kept_order_ == order_) return;
   kept_.resize(bytes_);
   for (std::size_t part = 0; part < parts_; ++part) {
     const ByteRange range = range_of(part);
@@ -251,16 +302,29 @@ std::string disagreement(const std::string& call, const Operation& own) {
          "or put the loop into the wrapper's join()";
 }
 
-void Allreduce::throw_if_failed(const Operation& operation) const {
-  if (disagreed_) {
-    throw ConfigError(disagreement(name_, operation));
+TimeoutError lateness(const std::string& call, const std::vector<int>& late,
+                      const std::vector<int>& gave_up) {
+  std::string text = call + ": ";
+  if (!late.empty()) text += describe_ranks(late) + " did not come ";
+  if (gave_up.empty()) {
+    text += "within the time limit";
+  } else {
+    text += (late.empty() ? "" : "before ") + describe_ranks(gave_up) +
+            " gave up waiting (at the time limit, or interrupted)";
   }
-  for (int r : others_) {
-    if (!rest_.has(r) || (!peer(r).gave_up && !peer(r).is_beyond)) continue;
-    if (has_all_ && peer(r).has_all) continue;  // others may have committed by what both have said
-    state_.group().check_open();                // it may have moved to another group
-    throw_timeout();
-  }
+  return {text + "; the vector is unchanged", late.empty() ? gave_up : late};
+}
+
+// Whether no member has committed the round, nor can. Where both have said "have all", others may
+// have committed by that. If this rank has said so for more members, then whoever has not given up
+// may have.
+bool Allreduce::has_failed() const {
+  const auto is_left = [this](int r) { return rest_.has(r); };
+  const bool is_certain = std::ranges::any_of(
+      others_, [&](int r) { return is_left(r) && gave_up(r) && !(has_all_ && peer(r).has_all); });
+  return is_certain && (kept_order_.empty() || std::ranges::all_of(others_, [&](int r) {
+                          return !is_left(r) || gave_up(r);
+                        }));
 }
 
 std::vector<int> Allreduce::late() const {
@@ -268,12 +332,30 @@ std::vector<int> Allreduce::late() const {
   for (int r : others_) {
     if (!peer(r).has_come) ranks.push_back(r);
   }
-  const bool has_given_up =
-      std::ranges::any_of(others_, [this](int r) { return peer(r).gave_up || peer(r).is_beyond; });
-  if (ranks.empty() && !has_given_up) {
-    std::ranges::copy_if(others_, std::back_inserter(ranks),
-                         [this](int r) { return !peer(r).has_all; });
-  }
+  // Of ranks that have come, those that owe this one the earliest step: the others may be late only
+  // because they wait for these.
+  const auto pick = [&](const auto& owes) {
+    if (!ranks.empty()) return;
+    for (std::size_t place = 0; place < order_.size(); ++place) {
+      const int r = order_[place];
+      const bool is_waiting = place != own_ && !gave_up(r);
+      if (is_waiting && owes(place)) ranks.push_back(r);
+    }
+  };
+  pick([this](std::size_t place) {
+    for (std::size_t part = 0; part < parts_; ++part) {
+      const bool is_own = is_whole() || owner(part) == own_;
+      if (is_own && inputs_[part * order_.size() + place] == nullptr) return true;
+    }
+    return false;
+  });
+  pick([this](std::size_t place) {
+    for (std::size_t part = 0; part < parts_ && !is_whole(); ++part) {
+      if (owner(part) == place && results_[part] == nullptr) return true;
+    }
+    return false;
+  });
+  pick([this](std::size_t place) { return !peer(order_[place]).has_all; });
   return ranks;
 }
 
@@ -283,8 +365,9 @@ std::string Allreduce::lacks(const std::vector<int>& ranks) const {
 }
 
 void Allreduce::throw_timeout() const {
-  const std::vector<int> ranks = late();
-  throw TimeoutError(lacks(ranks) + " within the time limit; the vector is unchanged", ranks);
+  std::vector<int> givers;
+  std::ranges::copy_if(others_, std::back_inserter(givers), [this](int r) { return gave_up(r); });
+  throw lateness(name_, late(), givers);
 }
 
 Stats Allreduce::stats() const {

@@ -50,10 +50,10 @@
 //     folded, and hold its part of the result, its "have all" and its "committed".
 //  A7 A rank whose call fails says so, and the calls of all ranks that have not committed by then
 //     fail too.
-//
-// One thing cannot be promised. If a rank gives up (its time limit, an interrupt) while its "have
-// all" is on its way, its call may fail while others commit: two ranks cannot agree about a last
-// message.
+//  A8 A rank may give up (its time limit, an interrupt) when it has said "have all", or has written
+//     all parts to the other one of two members. Others may then commit without it. So the round
+//     stays open on this rank, with the vector that it gave and what it has received. Its next call
+//     ends this round first. If others have committed it, that is the result of the next call.
 #pragma once
 
 #include <chrono>
@@ -66,6 +66,7 @@
 
 #include "dstorm/collective/allreduce_message.hpp"
 #include "dstorm/collective/byte_range.hpp"
+#include "dstorm/host/wait.hpp"
 #include "dstorm/segment.hpp"
 #include "dstorm/segment/state.hpp"
 #include "dstorm/slot/layout.hpp"
@@ -92,6 +93,9 @@ struct Operation {
 };
 // The error message for ranks that ask for different operations at once.
 std::string disagreement(const std::string& call, const Operation& own);
+// The error of a call that ranks did not come to, or that ranks have given up.
+TimeoutError lateness(const std::string& call, const std::vector<int>& late,
+                      const std::vector<int>& gave_up);
 
 // Threads: as for a Segment.
 class Allreduce {
@@ -103,7 +107,8 @@ class Allreduce {
   // Collective, blocking: one round. Returns the ranks whose vectors have been folded, sorted,
   // including this one; valid until the next call. Throws TimeoutError naming the ranks that did
   // not come within `limit` (the limit of the whole call), and ConfigError on all ranks if their
-  // operations differ. After an exception the vector is unchanged.
+  // operations differ. After an exception the vector is unchanged, and the next call goes on with
+  // this one if others have ended it (A8).
   const std::vector<int>& run(Operand& operand, const Operation& operation,
                               std::chrono::nanoseconds limit);
 
@@ -135,7 +140,10 @@ class Allreduce {
 
   void begin_round(std::uint32_t operation);
   void begin_attempt(const RankSet& members);
+  void end_round(Operand& operand, const Operation& operation, const Deadline& deadline);
   void finish_round(Kind last_word);
+  bool end_open_round(Operand& operand, const Operation& operation, const Deadline& deadline);
+  bool may_be_committed() const;
 
   bool look();
   bool read(int rank);
@@ -156,7 +164,8 @@ class Allreduce {
   bool commit(Operand& operand);
   void write_result(Operand& operand);
   void keep_result(Operand& operand);
-  void throw_if_failed(const Operation& operation) const;
+  bool has_failed() const;
+  bool gave_up(int rank) const { return peer(rank).gave_up || peer(rank).is_beyond; }
   std::vector<int> late() const;
   std::string lacks(const std::vector<int>& ranks) const;
   [[noreturn]] void throw_timeout() const;
@@ -202,8 +211,10 @@ class Allreduce {
   std::size_t next_input_ = 0, next_own_ = 0;  // the parts to send next
   bool has_all_ = false;                       // this rank has said so
   bool needs_slot_ = false;
-  std::vector<std::byte> kept_;        // A3: the result of an earlier attempt
+  std::vector<std::byte> kept_;        // A3: the result of an earlier attempt, or as A8 has it
   std::vector<int> kept_order_;        // the ranks whose vectors it is of; empty: none is kept
+  bool is_open_ = false;               // A8: the last call has left its round
+  std::vector<std::byte> given_;       // the vector of the open round
   std::vector<int> ended_;             // used in look()
   bool is_undelivered_ = false;        // something has been published and not been sent
   std::size_t undelivered_bytes_ = 0;  // of parts

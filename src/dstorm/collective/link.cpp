@@ -6,13 +6,13 @@
 
 #include "dstorm/errors.hpp"
 #include "dstorm/host/turn.hpp"
+#include "dstorm/host/wait.hpp"
 #include "dstorm/segment/parts.hpp"
 
 namespace dstorm {
 namespace {
 
 using std::chrono::nanoseconds;
-using Clock = std::chrono::steady_clock;
 
 // Of Tag::count, which is the message's length: set in the first of its parts. A message whose
 // send() has failed in the middle so ends where the next one begins.
@@ -34,11 +34,24 @@ void Link::throw_dead() const {
   throw PeerError("rank " + std::to_string(peer_) + " is dead, or has left", {peer_});
 }
 
-void Link::send(std::span<const std::byte> message, std::uint32_t tag) {
+bool Link::has_room() const {
+  const SegmentState& state = segment_.parts().state;
+  return state.writer().has_free([&](int rank) { return state.is_live(rank); });
+}
+
+void Link::send(std::span<const std::byte> message, std::uint32_t tag,
+                std::optional<nanoseconds> limit) {
   const Turn turn(segment_.turns(), "send", segment_.options().name);
-  const std::size_t most = segment_.options().slot_bytes;
-  for (std::size_t begin = 0; begin == 0 || begin < message.size(); begin += most) {
-    const auto part = message.subspan(begin, std::min(most, message.size() - begin));
+  const nanoseconds most = limit.value_or(segment_.group().timeout());
+  const Deadline deadline(most);
+  const auto no_room = [&] { return "no room for a message with tag " + std::to_string(tag); };
+  const std::size_t room_bytes = segment_.options().slot_bytes;
+  for (std::size_t begin = 0; begin == 0 || begin < message.size(); begin += room_bytes) {
+    const auto part = message.subspan(begin, std::min(room_bytes, message.size() - begin));
+    if (!segment_.parts().state.wait([&] { return has_room(); },
+                                     std::max(deadline.left(), nanoseconds(0)), no_room)) {
+      throw TimeoutError(no_room() + " came within " + format_seconds(most), {peer_});
+    }
     const auto receivers = segment_.scatter([&](std::span<std::byte> room) {
       if (!part.empty()) std::memcpy(room.data(), part.data(), part.size());
       return std::pair(part.size(), Tag{message.size() | (begin == 0 ? kBegins : 0), tag});
@@ -50,8 +63,7 @@ void Link::send(std::span<const std::byte> message, std::uint32_t tag) {
 bool Link::try_send(std::span<const std::byte> message, std::uint32_t tag) {
   const Turn turn(segment_.turns(), "send", segment_.options().name);
   if (message.size() > segment_.options().slot_bytes) return false;
-  const SegmentState& state = segment_.parts().state;
-  if (!state.writer().has_free([&](int rank) { return state.is_live(rank); })) return false;
+  if (!has_room()) return false;
   send(message, tag);
   return true;
 }
@@ -105,7 +117,7 @@ bool Link::take_in(nanoseconds limit) {
 
 void Link::receive(std::span<std::byte> to, std::uint32_t tag, nanoseconds limit) {
   const Turn turn(segment_.turns(), "receive", segment_.options().name);
-  const auto start = Clock::now();
+  const Deadline deadline(limit);
   Place found = find(tag);
   if (found == messages_.end()) {
     room_ = to;
@@ -113,7 +125,7 @@ void Link::receive(std::span<std::byte> to, std::uint32_t tag, nanoseconds limit
   }
   try {
     for (; found == messages_.end() || !found->is_whole(); found = find(tag)) {
-      if (take_in(limit - (Clock::now() - start))) continue;
+      if (take_in(deadline.left())) continue;
       throw TimeoutError(
           "no message with tag " + std::to_string(tag) + " came within " + format_seconds(limit),
           {peer_});
@@ -142,13 +154,13 @@ void Link::receive(std::span<std::byte> to, std::uint32_t tag, nanoseconds limit
 
 int Link::await(std::span<const std::uint32_t> tags, nanoseconds limit) {
   const Turn turn(segment_.turns(), "receive", segment_.options().name);
-  const auto start = Clock::now();
+  const Deadline deadline(limit);
   for (;;) {
     for (const Message& message : messages_) {
       const auto place = std::ranges::find(tags, message.tag);
       if (place != tags.end()) return static_cast<int>(place - tags.begin());
     }
-    if (!take_in(limit - (Clock::now() - start))) return -1;
+    if (!take_in(deadline.left())) return -1;
   }
 }
 

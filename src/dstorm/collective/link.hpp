@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,10 +24,11 @@ class Link {
   // on their way. Throws what the constructor of Segment throws.
   Link(std::shared_ptr<Group> group, std::string name, std::size_t slot_bytes, int depth);
 
-  // Returns when the whole message has been copied into slots. Waits for a slot as long as the
-  // group's time limit. Throws TimeoutError, and PeerError if the receiver is dead; the receiver
-  // then never gets any of the message.
-  void send(std::span<const std::byte> message, std::uint32_t tag);
+  // Returns when the whole message has been copied into slots. Waits for slots no longer than
+  // `limit`, or else the group's. Throws TimeoutError, and PeerError if the receiver is dead; the
+  // receiver then never gets any of the message.
+  void send(std::span<const std::byte> message, std::uint32_t tag,
+            std::optional<std::chrono::nanoseconds> limit = std::nullopt);
 
   // Sends a message that fits a slot, if a slot is free; returns whether it did. Never waits.
   // Throws PeerError if the receiver is dead.
@@ -53,6 +55,7 @@ class Link {
   };
 
   using Place = std::list<Message>::iterator;
+  bool has_room() const;
   Place find(std::uint32_t tag);
   bool take_in(std::chrono::nanoseconds limit);
   void add(const Update& update);

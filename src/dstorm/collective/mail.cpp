@@ -1,5 +1,6 @@
 #include "dstorm/collective/mail.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "dstorm/errors.hpp"
@@ -15,6 +16,7 @@ Mail::Mail(std::shared_ptr<Group> group, std::string name, std::size_t slot_byte
       state_(segment_.parts().state),
       writer_(Mailbox(state_.memory().mailbox(group->rank()), state_.shape()), group->rank()) {
   for (int r = 0; r < group->size(); ++r) peers_.push_back({r, state_.channel().reader(r)});
+  state_.is_used = true;  // no call of the segment's own tells so
 }
 
 std::byte* Mail::begin(std::size_t bytes) {
@@ -66,10 +68,15 @@ int Mail::claim() {
 void Mail::publish(int slot, std::size_t bytes, int to) {
   state_.group().check_standing();
   SlotHeader header{};
-  header.iteration = ++iteration_;
+  header.iteration = peers_[static_cast<std::size_t>(to)].sent = ++iteration_;
   header.payload_bytes = bytes;
   writer_.publish(slot, header, {&to, 1});
   state_.channel().deliver({&to, 1}, bytes);
+}
+
+bool Mail::has_taken_all(int to) const {
+  return std::ranges::none_of(backlog_, [to](const Waiting& each) { return each.to == to; }) &&
+         writer_.consumed(to, peers_[static_cast<std::size_t>(to)].sent);
 }
 
 SlotHeader Mail::header_of(const Peer& peer, int slot, std::uint64_t clock) const {

@@ -75,6 +75,8 @@ class Mail {
   const std::string& name() const { return segment_.options().name; }
   std::size_t slot_bytes() const { return segment_.options().slot_bytes; }
   std::size_t waiting() const { return backlog_.size(); }
+  // Whether `to` has taken all messages to it, as far as this host has heard.
+  bool has_taken_all(int to) const;
   // Of the messages sent, and of those taken.
   std::uint64_t bytes_out() const { return bytes_out_; }
   std::uint64_t bytes_in() const { return bytes_in_; }
@@ -90,6 +92,7 @@ class Mail {
     int rank;
     SlotReader reader;
     std::uint64_t read = 0;   // its messages up to this iteration have been taken
+    std::uint64_t sent = 0;   // the iteration of the last message to it
     std::uint64_t bytes = 0;  // of messages in both directions
   };
   struct Waiting {

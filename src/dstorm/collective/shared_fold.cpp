@@ -22,6 +22,9 @@ bool SharedFold::end_as(End wish) {
   const auto mine = static_cast<std::uint32_t>(round_);
   std::uint64_t word = outcome().word.load(std::memory_order_acquire);
   while (ended(word) == End::kOpen) {
+    if (wish == End::kAborted) {
+      line(state_.group().rank()).gave_up.store(round_, std::memory_order_relaxed);
+    }
     const std::uint64_t next =
         wish == End::kCommitted ? std::uint64_t{mine} << 32 | static_cast<std::uint32_t>(mine - 1)
                                 : (word >> 32 << 32) | mine;
@@ -115,6 +118,10 @@ bool SharedFold::finish(std::chrono::nanoseconds limit) {
   return end_as(next == members_.size() ? End::kCommitted : End::kAborted);
 }
 
+bool SharedFold::is_committed() const {
+  return ended(outcome().word.load(std::memory_order_acquire)) == End::kCommitted;
+}
+
 std::vector<int> SharedFold::dead() const {
   std::vector<int> ranks;
   for (int r = 0; r < state_.group().size(); ++r) {
@@ -123,6 +130,15 @@ std::vector<int> SharedFold::dead() const {
     const bool was_here = line(r).ready.load(std::memory_order_acquire) == round_;
     const bool undone = line(r).done.load(std::memory_order_acquire) != round_;
     if (was_here && undone && !state_.is_live(r)) ranks.push_back(r);
+  }
+  return ranks;
+}
+
+std::vector<int> SharedFold::gave_up() const {
+  std::vector<int> ranks;
+  for (int r = 0; r < state_.group().size(); ++r) {
+    const std::uint64_t aborted = line(r).gave_up.load(std::memory_order_relaxed);
+    if (r != state_.group().rank() && state_.is_live(r) && aborted >= round_) ranks.push_back(r);
   }
   return ranks;
 }

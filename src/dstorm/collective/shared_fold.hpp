@@ -49,15 +49,19 @@ class SharedFold {
   bool finish(std::chrono::nanoseconds limit);
 
   // Why the last round was aborted: ranks that died in it (try again without them), or live ranks
-  // that did not come in time or came with another operation.
+  // that did not come in time, aborted it, or came with another operation.
   std::vector<int> dead() const;
   std::vector<int> late() const;
+  std::vector<int> gave_up() const;  // not this rank
   bool disagreed() const { return disagreed_; }
+  // After an exception of finish(): others have committed the round all the same.
+  bool is_committed() const;
 
  private:
-  struct alignas(kLine) Line {         // one for each rank
-    std::atomic<std::uint64_t> ready;  // the round it has met in
-    std::atomic<std::uint64_t> done;   // the round in which its part is folded
+  struct alignas(kLine) Line {           // one for each rank
+    std::atomic<std::uint64_t> ready;    // the round it has met in
+    std::atomic<std::uint64_t> done;     // the round in which its part is folded
+    std::atomic<std::uint64_t> gave_up;  // the last round that it has aborted
     // Of the last two rounds, by parity: a rank that is a round ahead still shows why the one
     // before was aborted.
     std::atomic<std::uint64_t> operation[2];

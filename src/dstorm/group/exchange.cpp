@@ -41,7 +41,7 @@ std::vector<std::optional<Bytes>> Group::exchange(std::string_view given,
   // Two notices, used in turn, suffice: a rank that posts to exchange n + 2 has seen every rank at
   // n + 1, and a rank at n + 1 has read all of n.
   const nanoseconds limit = timeout.value_or(impl_->options.timeout);
-  const auto start = Clock::now();
+  const Deadline deadline(limit);
   std::uint64_t number = impl_->exchanges + 1;
   host::Member& own = control.member(rank());
   const std::string fitting = fit(given, sizeof(host::Notice::what));
@@ -54,8 +54,8 @@ std::vector<std::optional<Bytes>> Group::exchange(std::string_view given,
     const std::string_view posted(before.what, before.what_bytes);
     if (call_of(posted) != call_of(what)) {
       throw ConfigError(std::string(what) + " cannot start: '" + std::string(call_of(posted)) +
-                        "' timed out on this rank and the others may still come to it; repeat "
-                        "that first");
+                        "' timed out or was interrupted on this rank, and the others may still "
+                        "come to it; repeat that first");
     }
     // This is another step of the same call. The others finish the posted exchange, and learn there
     // that this rank has begun anew.
@@ -79,9 +79,16 @@ std::vector<std::optional<Bytes>> Group::exchange(std::string_view given,
     if (impl_->engine) impl_->engine->flush_notices();
   }
 
-  await_posts_of(number, what, limit - (Clock::now() - start));
+  await_posts_of(number, what, deadline.left());
   impl_->exchanges = number;
   return posts_of(number);
+}
+
+std::string Group::pending() const {
+  const std::uint64_t number = impl_->exchanges + 1;
+  if (posted() != number) return "";
+  const host::Notice& notice = impl_->control.member(rank()).notices[number % 2];
+  return {notice.what, notice.what_bytes};
 }
 
 bool Group::has_posted(int rank, std::uint64_t number) const noexcept {

@@ -63,11 +63,17 @@ class SegmentMemory {
   std::byte* board(int which, int line) const noexcept {
     return memory_.data() + board_at(which, line);
   }
-  // 1 when `rank` has closed the segment: it neither sends nor receives here any more.
+  // kClosed or kDropped when `rank` neither sends nor receives here any more. For one that has
+  // dropped the segment, before its first call, the others go on to wait.
+  static constexpr std::uint32_t kClosed = 1;
+  static constexpr std::uint32_t kDropped = 2;
   std::atomic<std::uint32_t>& closed(int rank) const noexcept {
     return *reinterpret_cast<std::atomic<std::uint32_t>*>(memory_.data() + closed_at(rank));
   }
   bool is_closed(int rank) const noexcept {
+    return closed(rank).load(std::memory_order_acquire) == kClosed;
+  }
+  bool has_gone(int rank) const noexcept {
     return closed(rank).load(std::memory_order_acquire) != 0;
   }
 

@@ -250,11 +250,13 @@ std::size_t Downlink::length_of_fixed(const FrameHead& head) const {
     return static_cast<std::size_t>(bytes);
   };
   const bool needs_segment = head.kind == FrameKind::kUpdate || head.kind == FrameKind::kClock ||
-                             head.kind == FrameKind::kCursors || head.kind == FrameKind::kClosed;
+                             head.kind == FrameKind::kCursors || head.kind == FrameKind::kClosed ||
+                             head.kind == FrameKind::kDropped;
   require(needs_segment == (head.segment != 0), "a segment where none belongs, or without one");
   switch (head.kind) {
     case FrameKind::kBeat:
     case FrameKind::kClosed:
+    case FrameKind::kDropped:
     case FrameKind::kLeave:
       return exactly(0, "a body where none belongs");
     case FrameKind::kClock:
@@ -323,8 +325,13 @@ bool Downlink::take(const FrameHead& head, std::span<const std::byte> body,
     case FrameKind::kWindow:
       return true;  // for the partner, or refused by length_of_fixed()
     case FrameKind::kClosed:
-      if (attachment)
-        attachment->memory->closed(origin_.sender).store(1, std::memory_order_release);
+    case FrameKind::kDropped:
+      if (attachment) {
+        attachment->memory->closed(origin_.sender)
+            .store(head.kind == FrameKind::kClosed ? host::SegmentMemory::kClosed
+                                                   : host::SegmentMemory::kDropped,
+                   std::memory_order_release);
+      }
       break;
   }
   control_.ring(control_.locals());

@@ -146,7 +146,7 @@ void Engine::take_changes() {
     if (!attachments_.contains(changed->id))
       return;  // it was not made after all, or all ranks have closed it
     for (Uplink& one : uplinks_) one.note(changed);
-    if (!changed->memory->is_closed(control_.rank())) return;
+    if (!changed->memory->has_gone(control_.rank())) return;
     if (!std::exchange(changed->is_closing, true)) closing_.push_back(changed);
   });
 }
@@ -215,9 +215,9 @@ void Engine::tend(Clock::time_point now) {
 void Engine::erase_closed() {
   looks_ += closing_.size();
   std::erase_if(closing_, [&](const std::shared_ptr<Attachment>& attachment) {
-    const bool is_needed_here = std::any_of(
-        control_.locals().begin(), control_.locals().end(),
-        [&](int r) { return control_.is_live(r) && !attachment->memory->is_closed(r); });
+    const bool is_needed_here =
+        std::any_of(control_.locals().begin(), control_.locals().end(),
+                    [&](int r) { return control_.is_live(r) && !attachment->memory->has_gone(r); });
     if (is_needed_here || !std::all_of(uplinks_.begin(), uplinks_.end(), [&](Uplink& one) {
           return one.is_done_with(*attachment);
         })) {

@@ -100,7 +100,7 @@ void Channel::take_in() {
   bool has_come = false;
   for (verbs::Inbox& inbox : inboxes_) {
     has_come =
-        inbox.take_in([this](int r) { return control_.is_live(r) && !is_closed(r); },
+        inbox.take_in([this](int r) { return control_.is_live(r) && !has_gone(r); },
                       [this](int r) { return control_.state(r) == host::State::kDead; },
                       [&](std::size_t copy) { memory_->reserve_copy(inbox.sender(), copy); }) ||
         has_come;
@@ -145,8 +145,10 @@ const std::vector<int>& Channel::locals() const noexcept { return control_.local
 
 int Channel::pidfd(int rank) const noexcept { return control_.pidfd(rank); }
 
-void Channel::close() noexcept {
-  memory_->closed(control_.rank()).store(1, std::memory_order_release);
+void Channel::leave(bool is_dropped) noexcept {
+  memory_->closed(control_.rank())
+      .store(is_dropped ? host::SegmentMemory::kDropped : host::SegmentMemory::kClosed,
+             std::memory_order_release);
   control_.ring(control_.neighbours());
   if (engine_ != nullptr) engine_->flush(*attachment_, 0);
 }

@@ -63,9 +63,11 @@ class Channel {
   bool is_polled() const noexcept { return !inboxes_.empty(); }
   void take_in();
 
-  // This rank will neither send nor receive here any more; the other ranks no longer wait for it.
-  void close() noexcept;
+  // This rank will neither send nor receive here any more. The other ranks go on to wait for it
+  // only if it has dropped the segment.
+  void leave(bool is_dropped) noexcept;
   bool is_closed(int rank) const noexcept { return memory_->is_closed(rank); }
+  bool has_gone(int rank) const noexcept { return memory_->has_gone(rank); }
 
   // The ranks of this host, this one included, sorted. A descriptor that is readable when the
   // process of such a rank has ended; -1 for this rank.

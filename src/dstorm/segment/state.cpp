@@ -20,7 +20,7 @@ SegmentState::SegmentState(std::shared_ptr<Group> group, SegmentOptions options)
 }
 
 SegmentState::~SegmentState() {
-  shut();
+  drop();
   if (!group_->is_forked()) return;
   [[maybe_unused]] const Channel* const kept = channel_.release();  // its adapter is the rank's
 }
@@ -78,10 +78,14 @@ void SegmentState::begin_call(bool begins_round) {
   if (begins_round && group_->may_go_over_at(options_.name)) group_->check_open();
 }
 
-void SegmentState::shut() noexcept {
+void SegmentState::shut() noexcept { leave(false); }
+
+void SegmentState::drop() noexcept { leave(!is_used); }
+
+void SegmentState::leave(bool is_dropped) noexcept {
   const Turns::Look look(*turns_);
-  if (channel_ == nullptr || group_->is_forked() || is_closed()) return;
-  channel_->close();
+  if (channel_ == nullptr || group_->is_forked() || channel_->has_gone(group_->rank())) return;
+  channel_->leave(is_dropped);
   group_->remove_name(options_.name);
 }
 

@@ -98,6 +98,8 @@ class SegmentState {
 
   // Leaves the segment. Any thread may call it at any time; idempotent.
   void shut() noexcept;
+  // See Segment.
+  void drop() noexcept;
   Stats stats() const;
   // Adds to `stats` the counters of the updates sent to `rank`.
   void add_stats(int rank, bool is_live, Stats& stats) const;
@@ -113,6 +115,7 @@ class SegmentState {
   Stats gone;  // of updates to ranks of earlier groups that are not in this group
 
  private:
+  void leave(bool is_dropped) noexcept;
   template <class Ready, class Missing>
   bool wait_on(Ready& ready, std::chrono::nanoseconds timeout, const Missed& missed,
                const Missing& missing) {

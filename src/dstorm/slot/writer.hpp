@@ -58,6 +58,11 @@ class SlotWriter {
     return -1;
   }
 
+  // Whether the receiver has consumed this writer's updates for it up to this iteration.
+  bool consumed(int receiver, std::uint64_t iteration) const {
+    return box_.cursor(receiver).consumed.load(std::memory_order_acquire) >= iteration;
+  }
+
   // Whether there is a slot whose update every live receiver has consumed (S4 a, c).
   template <class Live>
   bool has_free(Live&& live) const {
@@ -216,10 +221,6 @@ class SlotWriter {
     Ticket& ticket = box_.ticket(static_cast<std::size_t>(slot), to.rank);
     ticket.ordinal = to.ordinal;
     ticket.iteration.store(iteration, std::memory_order_release);
-  }
-
-  bool consumed(int receiver, std::uint64_t iteration) const {
-    return box_.cursor(receiver).consumed.load(std::memory_order_acquire) >= iteration;
   }
 
   template <class Live>

@@ -5,6 +5,7 @@
 
 #include "dstorm/collective/allreduce.hpp"
 #include "dstorm/errors.hpp"
+#include "dstorm/host/wait.hpp"
 #include "dstorm/segment/parts.hpp"
 #include "vol/dense_allreduce.hpp"
 #include "vol/device/coder.hpp"
@@ -15,7 +16,6 @@ namespace vol::device {
 using dstorm::ConfigError;
 using dstorm::Update;
 using std::chrono::nanoseconds;
-using Clock = std::chrono::steady_clock;
 
 namespace {
 
@@ -26,7 +26,7 @@ constexpr std::uint32_t kLastCall = 1U << 31;
 
 void Allreduce::run(Stream stream, const Fold& fold, nanoseconds limit, bool last,
                     Gathered& gathered) {
-  const auto start = Clock::now();
+  const dstorm::Deadline deadline(limit);
   if (!is_shareable(fold)) {
     throw ConfigError(std::string("allreduce takes AVG, SUM, MEDIAN and TRIMMED_MEAN, not ") +
                       fold.name() + "; use scatter and gather");
@@ -41,7 +41,7 @@ void Allreduce::run(Stream stream, const Fold& fold, nanoseconds limit, bool las
   exchange_.await_device();
   exchange_.check_device();  // before the others wait for this rank
   meet(limit);
-  const nanoseconds left = std::max(limit - nanoseconds(Clock::now() - start), nanoseconds(0));
+  const nanoseconds left = std::max(deadline.left(), nanoseconds(0));
   if (on_device_ != nullptr) {
     run_on_device(stream, fold, left, last, gathered);
   } else {

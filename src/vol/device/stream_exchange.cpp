@@ -39,7 +39,7 @@ StreamExchange::StreamExchange(std::shared_ptr<dstorm::Group> group, dstorm::Seg
 }
 
 StreamExchange::~StreamExchange() {
-  shut();
+  if (segment_->is_used()) shut();
   if (segment_->group().is_forked() || lane_->await_idle(nanoseconds(0))) {
     slots_.reset();  // before the segment's memory goes
     return;

@@ -133,7 +133,7 @@ DeviceVector::DeviceVector(std::shared_ptr<dstorm::Group> group, DType dtype,
 
 // The memory that a GPU may still use is not freed.
 DeviceVector::~DeviceVector() {
-  shut();
+  if (segment().is_used()) shut();
   if (parts_->is_idle()) return;
   [[maybe_unused]] const Parts* const kept = parts_.release();
 }

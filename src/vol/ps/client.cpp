@@ -10,6 +10,7 @@
 
 #include "dstorm/errors.hpp"
 #include "dstorm/host/turn.hpp"
+#include "dstorm/host/wait.hpp"
 
 namespace vol::ps {
 namespace {
@@ -18,6 +19,7 @@ namespace {
 // are fewer than slots, so messages seldom wait for one.
 constexpr std::size_t kMostSent = 10;
 constexpr std::size_t kMostAsked = 6;
+constexpr std::size_t kMostQueued = 1024;  // messages without a slot, beyond which clock() waits
 
 void spread(const std::byte* from, std::size_t row_bytes,
             std::span<const std::pair<std::size_t, std::size_t>> stretches, std::byte* values) {
@@ -38,6 +40,7 @@ Client::Client(std::shared_ptr<dstorm::Group> group, const TableOptions& options
       mail_(std::move(group), options.name, kSlotBytes, kDepth),
       live_(static_cast<std::size_t>(servers_), true),
       held_back_(options),
+      owes_(live_.size()),
       shown_(static_cast<std::size_t>(servers_)),
       lists_(static_cast<std::size_t>(servers_), KeyLists(options.cached_keys)) {
   for (std::size_t range = 0; range < placement_.ranges(); ++range) {
@@ -81,6 +84,8 @@ void Client::take(int sender, std::span<const std::byte> message) {
   };
   if (sender < servers_ || message.size() < kHeadBytes) throw_damaged();
   const Head head = head_of(message);
+  std::uint64_t& owes = owes_[static_cast<std::size_t>(sender - servers_)];
+  if (head.id >= owes) owes = 0;  // it takes messages in their order
   switch (head.kind) {
     case Head::Kind::kAck:
       sent_.erase(head.id);
@@ -201,12 +206,46 @@ void Client::throw_if_failed() {
 }
 
 std::vector<int> Client::awaited() const {
-  std::vector<int> ranks;
-  for (const auto& [id, sent] : sent_) ranks.push_back(sent.to);
-  for (const auto& [id, part] : pull_.parts) ranks.push_back(part.to);
+  std::vector<int> asked;    // for an answer that has not come
+  std::vector<int> holders;  // of copies, for which those may wait
+  for (const auto& [id, sent] : sent_) {
+    asked.push_back(sent.to);
+    const std::vector<int> copies = copies_of(sent);
+    holders.insert(holders.end(), copies.begin(), copies.end());
+  }
+  for (const auto& [id, part] : pull_.parts) asked.push_back(part.to);
+
+  // Whoever leaves a message lying is to blame, but for this rank's own server: it runs as this
+  // client does, unless it waits for copies. If nobody does, an answer waits for copies.
+  std::vector<int> ranks = asked;
+  ranks.insert(ranks.end(), holders.begin(), holders.end());
+  for (int server = 0; server < servers_ && asked.empty(); ++server) {  // for room: P5, owes_
+    if (live_[static_cast<std::size_t>(server)]) ranks.push_back(server);
+  }
+  const auto is_own = [this](int server) { return server == mail_.rank(); };
+  std::erase_if(
+      ranks, [&](int server) { return is_own(server) || mail_.has_taken_all(servers_ + server); });
+  if (ranks.empty()) ranks = holders.empty() ? asked : holders;
+  if (ranks.empty() && !mail_.has_taken_all(servers_ + mail_.rank())) return {mail_.rank()};
+  if (!std::ranges::all_of(ranks, is_own)) std::erase_if(ranks, is_own);
   std::ranges::sort(ranks);
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   return ranks;
+}
+
+std::vector<int> Client::copies_of(const Sent& sent) const {
+  std::vector<int> copies;
+  const std::int64_t last =
+      sent.keys.empty() ? sent.row + static_cast<std::int64_t>(sent.count) - 1 : sent.keys.back();
+  for (std::size_t range = placement_.range_of(sent.row); range <= placement_.range_of(last);
+       ++range) {
+    const std::vector<int> holders = placement_.holders(
+        range, [this](int server) { return live_[static_cast<std::size_t>(server)]; });
+    if (!holders.empty() && holders.front() == sent.to) {
+      copies.insert(copies.end(), holders.begin() + 1, holders.end());
+    }
+  }
+  return copies;
 }
 
 bool Client::may_look_again(bool on_ranks) const {
@@ -230,9 +269,8 @@ std::pair<std::vector<int>, std::string> Client::missing(std::optional<std::uint
 
 void Client::wait_until(const std::function<bool()>& done, Limit limit, const char* what,
                         std::optional<std::uint64_t> clock) {
-  using dstorm::Clock;
-  const auto start = Clock::now();
   const std::chrono::nanoseconds most = limit.value_or(mail_.group().timeout());
+  const dstorm::Deadline deadline(most);
   const bool on_ranks = clock.has_value();
   bool is_new = true;
   const auto has_view = [&] {
@@ -254,7 +292,7 @@ void Client::wait_until(const std::function<bool()>& done, Limit limit, const ch
       if (options_.look_again(std::exchange(is_new, false))) continue;
       throw dstorm::Superseded(missed());  // P10 (a)
     }
-    const std::chrono::nanoseconds left = most - (Clock::now() - start);
+    const std::chrono::nanoseconds left = deadline.left();
     if (left.count() > 0 && mail_.wait(has_view, left, missed)) continue;
     look();
     if (done()) return;
@@ -342,9 +380,14 @@ void Client::pull(const Rows& rows, std::byte* to, Limit limit) {
     }
     for (const Part& part : parts) {
       if (read_in_place(part)) continue;
-      wait_until([this] { return pull_.parts.size() < kMostAsked; }, limit, "pull", asked_clock());
+      const auto server = static_cast<std::size_t>(part.to);
+      const auto has_room = [&] {
+        const bool is_free = owes_[server] == 0 || mail_.has_taken_all(servers_ + part.to);
+        return pull_.parts.size() < kMostAsked && (is_free || !live_[server]);
+      };
+      wait_until(has_room, limit, "pull", asked_clock());
       // The server may have died since the rows were split.
-      if (live_[static_cast<std::size_t>(part.to)]) {
+      if (live_[server]) {
         send_pull(part);
       } else {
         send_again(part);
@@ -352,6 +395,7 @@ void Client::pull(const Rows& rows, std::byte* to, Limit limit) {
     }
     wait_until([this] { return pull_.parts.empty(); }, limit, "pull", asked_clock());
   } catch (...) {
+    for (const auto& [id, part] : pull_.parts) owes_[static_cast<std::size_t>(part.to)] = id;
     pull_ = {};
     throw;
   }
@@ -361,7 +405,8 @@ void Client::pull(const Rows& rows, std::byte* to, Limit limit) {
 void Client::advance(Limit limit) {
   const dstorm::Turn turn(mail_.turns(), "clock", options_.name);
   check({});
-  wait_until([this] { return sent_.empty(); }, limit, "clock");  // P5
+  const auto is_ready = [this] { return sent_.empty() && mail_.waiting() < kMostQueued; };
+  wait_until(is_ready, limit, "clock");  // P5
   ++clock_;
   send_to_all(Head::Kind::kClock);
 }

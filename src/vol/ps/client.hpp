@@ -164,6 +164,8 @@ class Client {
   void throw_if_failed();
   bool has_sent(std::optional<std::uint64_t> push) const;
   std::vector<int> awaited() const;
+  // The live servers with copies of the rows, besides the one to which the push went.
+  std::vector<int> copies_of(const Sent& sent) const;
   int primary(std::size_t range) const;
 
   const TableOptions& options_;
@@ -178,6 +180,10 @@ class Client {
   std::uint64_t clock_ = 0;
   std::map<std::uint64_t, Sent> sent_;  // by id
   HeldBack held_back_;
+  // By server: the last request of a pull that has ended without its answer; 0: none. So that such
+  // requests do not pile up here, and take the slots of others, the next pull waits until the
+  // server has taken them.
+  std::vector<std::uint64_t> owes_;
   std::vector<std::optional<ShownRows>> shown_;  // by server; none: it is asked by messages
   std::uint64_t rows_in_place_ = 0;
   std::vector<KeyLists> lists_;     // by server

@@ -27,6 +27,7 @@ Server::Server(std::shared_ptr<dstorm::Group> group, const TableOptions& options
       told_clocks_(static_cast<std::size_t>(clients_)),
       hot_(options.row_bytes()),
       lists_(static_cast<std::size_t>(clients_), KeyLists(options.cached_keys)),
+      due_(static_cast<std::size_t>(clients_)),
       leaving_(static_cast<std::size_t>(clients_)) {
   for (std::size_t range = 0; range < held_.size(); ++range) {
     const int place = placement_.place_of(range, own());

@@ -118,8 +118,8 @@ class Server {
   void hide() noexcept;
   // What this server brings to the next edition, once it has stopped. The clock is the client's.
   Brought brought() const;
-  // Whether all ranges have come that other servers hand to this one. Any thread may ask.
-  bool has_moved() const { return due_.load(std::memory_order_acquire) == 0; }
+  // The servers whose ranges have yet to come here in this edition. Any thread may ask.
+  std::vector<int> movers() const;
   // The clients that have not come to this clock, as far as this server knows; of the highest
   // number, those that have not said bye. Any thread may ask.
   std::vector<int> behind(std::uint64_t clock) const;
@@ -278,9 +278,10 @@ class Server {
   int reading_ = -1;                // the member that sent it
   bool has_said_all_bye_ = false;
   bool is_stopped_ = false;
-  std::deque<Move> moves_;           // to be sent
-  std::atomic<std::size_t> due_{0};  // ranges that have yet to come
-  std::size_t moved_ = 0;            // ranges that have been due
+  std::deque<Move> moves_;  // to be sent
+  // by server: how many of its ranges have yet to come
+  std::vector<std::atomic<std::size_t>> due_;
+  std::size_t moved_ = 0;  // ranges that have been due
   bool is_handing_over_ = false;
   bool has_handed_over_ = false;
   std::uint64_t round_ = 0;    // of kLeaving

@@ -51,7 +51,6 @@ void Server::move_from(const Edition& edition, const Server* before) {
   for (const int rank : ranks_) {
     lowest_ = std::min(lowest_, clocks_[static_cast<std::size_t>(rank)]);
   }
-  std::size_t due = 0;
   for (std::size_t number = 0; number < held_.size(); ++number) {
     const Edition::Range& range = edition.ranges[number];
     if (range.sender < 0) continue;  // its rows are lost
@@ -65,7 +64,8 @@ void Server::move_from(const Edition& edition, const Server* before) {
         held.range = before->held_[number].range;
       } else {
         held.mover = range.sender;
-        ++due;
+        ++moved_;
+        due_[static_cast<std::size_t>(range.sender)].fetch_add(1, std::memory_order_release);
       }
     }
     if (range.sender != own()) continue;
@@ -74,8 +74,6 @@ void Server::move_from(const Edition& edition, const Server* before) {
       if (!has_it(to)) moves_.push_back({number, before->held_[number].range, to});
     }
   }
-  moved_ = due;
-  due_.store(due, std::memory_order_release);
 }
 
 // One at a time, as messages that wait for slots take memory (M2).
@@ -88,8 +86,18 @@ bool Server::send_next_move() {
 }
 
 void Server::note_moved(Held& held) {
-  held.mover = -1;
-  due_.fetch_sub(1, std::memory_order_acq_rel);
+  due_[static_cast<std::size_t>(std::exchange(held.mover, -1))].fetch_sub(
+      1, std::memory_order_acq_rel);
+}
+
+std::vector<int> Server::movers() const {
+  std::vector<int> movers;
+  for (int server = 0; server < clients_; ++server) {
+    if (due_[static_cast<std::size_t>(server)].load(std::memory_order_acquire) > 0) {
+      movers.push_back(server);
+    }
+  }
+  return movers;
 }
 
 // ---- leaving ----

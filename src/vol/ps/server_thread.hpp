@@ -5,6 +5,7 @@
 #include <future>
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include "dstorm/group.hpp"
 #include "vol/ps/server.hpp"
@@ -26,7 +27,7 @@ class ServerThread {
   // Returns when the server is made. Throws what its constructor threw. To be called once, before
   // the functions below.
   void await_made() { made_.get_future().get(); }
-  bool has_moved() const { return server_->has_moved(); }
+  std::vector<int> movers() const { return server_->movers(); }
   std::size_t moved() const { return server_->moved(); }
   std::vector<int> behind(std::uint64_t clock) const { return server_->behind(clock); }
   // Why the thread has ended by itself; empty if it has not.

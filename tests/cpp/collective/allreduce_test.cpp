@@ -399,6 +399,49 @@ TEST(Allreduce, WithoutTheLastWordOfTheDyingNobodyCommitsWithIt) {
   EXPECT_EQ(job.wait_all(), (std::vector<int>{0, 0, 0, 137}));
 }
 
+// A8. Rank 0 has said "have all" when its time is up, so the others commit without it.
+TEST(Allreduce, WhatOthersCommitAfterOneGaveUpIsTheResultOfItsNextCall) {
+  Shared<Results> results;
+  Job job(4, [&](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    const auto rank = static_cast<std::size_t>(group->rank());
+    if (rank == 3) {
+      ByHand hand(group, kLong);
+      hand.write_all_parts();
+      await(results->flags[0]);
+      hand.say(AllreduceHead::Kind::kHaveAll, {0, 1, 2});
+      group->barrier();
+      return 0;
+    }
+    Allreduce allreduce = make(group, kLong);
+    Vector vector(kLong, group->rank());
+    if (rank == 0) {
+      try {
+        allreduce.run(vector, kSum, 200ms);
+        return 1;
+      } catch (const TimeoutError& error) {
+        CHECK_THAT(error.ranks() == std::vector<int>{3});
+      }
+      CHECK_THAT(vector.mask() == 1);
+      results->flags[0] = true;
+      try {
+        allreduce.run(vector, Operation{2, "AVG"}, 20s);
+        return 2;
+      } catch (const ConfigError& error) {
+        CHECK_THAT(std::string(error.what()).find("repeat that first") != std::string::npos);
+      }
+      await(results->flags[1]), await(results->flags[2]);
+    }
+    Vector other(kLong, 3);  // what the next call is given does not count
+    CHECK_THAT(allreduce.run(rank == 0 ? other : vector, kSum, 20s).size() == 4);
+    CHECK_THAT((rank == 0 ? other : vector).mask() == 15);
+    results->flags[rank] = true;
+    group->barrier();
+    return 0;
+  });
+  expect_all_well(job);
+}
+
 TEST(Allreduce, MessageThatCannotBeIsRefused) {
   Job job(3, [&](Bootstrap& bootstrap) {
     const auto group = join(bootstrap);

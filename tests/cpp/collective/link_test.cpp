@@ -62,14 +62,12 @@ TEST(Link, MessagesOfATagArriveInTheirOrderAndOtherTagsInAny) {
 TEST(Link, NothingArrivesOfAMessageWhoseSendHasFailed) {
   Shared<std::atomic<bool>> has_failed;
   Job job(2, [&](Bootstrap& bootstrap) {
-    GroupOptions options;
-    options.timeout = bootstrap.rank() == 0 ? 300ms : 10s;
-    const auto group = join(bootstrap, options);
+    const auto group = join(bootstrap);
     Link link(group, "l", kSlot, 4);
     if (group->rank() == 0) {
       bool is_late = false;
       try {
-        link.send(message(8 * kSlot, 1), 1);
+        link.send(message(8 * kSlot, 1), 1, 300ms);
       } catch (const TimeoutError&) {
         is_late = true;
       }

@@ -32,6 +32,7 @@ class _Host:
         self.updates: dict[tuple[str, int], list[Any]] = {}
         self.taken: dict[tuple[str, int, int], int] = {}  # by vector, sender and receiver
         self.closed: set[tuple[str, int]] = set()
+        self.reduced: dict[Any, set[int]] = {}  # ranks whose values have come
         self.bell = Waiters(world)
         self.rung = 0
 
@@ -49,6 +50,8 @@ class _Meeting:
         self.hosts = {
             host: _Host(world, list(processes)) for host in {p.host for p in processes.values()}
         }
+        self.given: dict[Any, dict[int, Any]] = {}  # to a reduction, by rank
+        self.decided: dict[Any, Any] = {}
         self._last: dict[tuple[int, int], float] = {}
         self._cut: dict[int, float] = {}  # what a dead rank had not sent by then never comes
 
@@ -260,7 +263,9 @@ class Group:
     def barrier(self, timeout: float | None = None) -> None:
         self.exchange("barrier", b"", timeout)
 
-    def exchange(self, what: str, mine: bytes, timeout: float | None = None) -> list[bytes | None]:
+    def exchange(
+        self, what: str, mine: bytes, timeout: float | None = None, kept: Any = None
+    ) -> list[bytes | None]:
         self._on_step(what)
         self.world.step()
         self.check_standing()
@@ -295,7 +300,10 @@ class Group:
             raise ConfigError(f"the ranks make different collective calls at once: {posts}")
         if self.world.is_traced:
             self.world.say(f"    rank {self.rank}, group {self.number}: {what} with {[*posts]}")
-        return [posts[r][1] if r in posts else None for r in range(self.size)]
+        found = [posts[r][1] if r in posts else None for r in range(self.size)]
+        if kept is not None:
+            kept.append(found)
+        return found
 
     def await_posts(self, by_rank: Sequence[int], timeout: float) -> None:
         posted = self._host.posted

@@ -22,6 +22,8 @@ from operator import eq
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
+import numpy as np
+
 from malt._core_import import Turns
 from malt._errors import Error, PeerError, SupersededError, TimeoutError  # noqa: A004
 from malt._job import await_ranks, calls, generations, handover
@@ -30,7 +32,8 @@ from malt._job.settings import Settings
 from malt._launch import host_ranks
 from malt._launch.options import Options
 from malt._rendezvous import listener, member_session, node_session, server, session, wire
-from rejoining import groups, launchers
+from malt._shared import replica
+from rejoining import groups, launchers, shared
 from rejoining.machines import Process, Threading, Time, World
 from rejoining.sockets import Listener, SelectModule, SelectorsModule, SocketModule
 
@@ -40,6 +43,7 @@ _FAULTS_UNTIL = 6.0
 _ROUNDS_AFTER = 3
 _LATEST_END = 200.0
 _TRAINED = 7
+_CHANCES = {"a vote": 0.05, "the sender of the values": 0.2, "a reduction": 0.1}  # of a fault
 _RESTARTS = 20
 
 
@@ -61,6 +65,7 @@ class Life:
         self.late_until = 0.0  # it computes for longer than the time limit
         self.job: Any = None
         self.vector: Any = None
+        self.adding: Any = None
 
     @property
     def takes_part(self) -> bool:
@@ -81,7 +86,7 @@ class Job:
         self._hosts = [draw.randrange(draw.choice((1, 1, 2, 3))) for _ in range(self.size)]
         self._nodes = 1 if draw.random() < 0.7 else 2
         self.staleness = draw.choice((0, 0, 2, None))
-        self._more = draw.choice(("", "", "barrier", "second vector"))
+        self._more = draw.choice(("", "", "barrier", "second vector", "shared array"))
         self._barriers = draw.randrange(3)
         self._pace = draw.choice((0.1, 0.5))
         self._pauses = draw.choice(("each round", "some rounds", "between the vectors"))
@@ -95,6 +100,9 @@ class Job:
         self._came: list[tuple[Life, int, int]] = []
         self._begun_at: dict[int, dict[Life, int]] = {}  # each group
         self._is_slow = False  # somebody computes for longer than the time limit
+        self._dtype = draw.choice((np.int64, np.float64))
+        self._drains: set[int] = set()  # iterations after which ranks have drained
+        self._drained: list[tuple[Life, list[int], Any]] = []  # by the last drain
         self.launchers: list[launchers.Launcher] = []
 
     @property
@@ -171,6 +179,10 @@ class Job:
             (generations, {"threading": threading}),
             (await_ranks, {"time": time}),
             (handover, {"time": time, "Vector": groups.Vector}),
+            (
+                replica,
+                {"time": time, "Messages": shared.Messages, "Reducer": shared.Reducer},
+            ),
             (jobs, {"current": lambda: self.lives[world.here().process].job}),
         ]
         before = [(module, {n: getattr(module, n) for n in names}) for module, names in instead]
@@ -228,10 +240,16 @@ class Job:
         if self._more == "second vector" and not is_fresh and self._draw.random() < 0.3:
             self._make_late(life)
         u = self._make("u", is_fresh) if self._more == "second vector" else None
+        if self._more == "shared array":
+            life.adding = shared.Adding(
+                self._draw, self.size, life.rank, life.restarts, self._dtype
+            )
         self._check_taken(life, v, is_fresh)
         if u is not None:
             self._check_steps(life, u)
         life.has_begun = True
+        if life.adding is not None:
+            self._drain_if_due(life)
         for _ in range(self._barriers):
             calls.barrier()
             world.park(world.now + self._draw.random() ** 3)
@@ -248,15 +266,41 @@ class Job:
                 u.array[1] += 1
                 self._call(lambda: u.scatter())
                 self._call(lambda: u.gather(staleness=self.staleness))
+            if life.adding is not None:
+                self._add(life)
             if self._more == "barrier" and self.staleness == 0:
                 calls.barrier()
             if u is None or self._pauses != "between the vectors":
                 self._compute()
             if life.computes_until > world.now:
                 world.park(life.computes_until)
+        if life.adding is not None:
+            if v.iteration < life.leaves_at:
+                drained = self._drain(life)
+                self._drained.append((life, drained, life.adding.shared.array.copy()))
+            life.adding.shared.close()
         life.has_finished = True
         world.say(f"{life} is done at iteration {v.iteration}")
         v.close()
+
+    def _add(self, life: Life) -> None:
+        life.adding.add()
+        life.adding.exchange()
+        if self._draw.random() < 0.3:
+            life.adding.add()
+        self._drain_if_due(life)
+
+    def _drain_if_due(self, life: Life) -> None:
+        """Drain after each third round, unless this rank came back when the others had done so."""
+        at = life.vector.iteration
+        if self.staleness == 0 and at > 0 and at % 3 == 0 and at not in self._drains:
+            self._drain(life)
+            self._drains.add(at)
+
+    def _drain(self, life: Life) -> list[int]:
+        drained = life.adding.drain()
+        self._check_drained(life, drained)
+        return drained
 
     def _compute(self) -> None:
         if self._pauses != "some rounds" or self._draw.random() < 0.5:
@@ -335,7 +379,7 @@ class Job:
 
     def on_step(self, what: str) -> None:
         """A rank does a collective step, as it does on the way to the next group."""
-        chance = {"a vote": 0.05, "the sender of the values": 0.2}.get(what, 0.02)
+        chance = _CHANCES.get(what, 0.02)
         if self._armed > 0 and self._draw.random() < chance:
             self._armed -= 1
             self.world.at(1e-4 * 1e3 ** self._draw.random(), self._fault)
@@ -470,10 +514,32 @@ class Job:
                         f"G2: {life} goes on in group {group.number}, others in {self._newest}"
                     )
 
+    def _check_drained(self, life: Life, drained: list[int]) -> None:
+        """H2, H3."""
+        for other in self.lives.values():
+            if other.adding is None:
+                continue
+            there, adding = life.adding.of(other.adding), other.adding
+            is_there = other.rank in drained and not other.process.is_dead
+            is_right = len(set(there)) == 1 and (
+                there[0] == adding.in_drain
+                if is_there and other is life
+                else there[0] <= adding.added
+            )
+            if not is_right:
+                self.world.complain(
+                    f"H2: {life} has {there} of {other}, which had added {adding.in_drain} of "
+                    f"{adding.added}"
+                )
+
     def _check_end(self) -> None:
         world = self.world
         if world.wrong:
             return
+        for life, drained, array in self._drained:
+            for other, others, theirs in self._drained:
+                if drained == others and not (array == theirs).all():
+                    world.complain(f"H1: {life} and {other} have other arrays")
         for life, number, iteration in self._came:
             began = [
                 at for other, at in self._begun_at.get(number, {}).items() if other is not life

@@ -29,6 +29,7 @@ class Rank:
         self.streams: list[Any] = []
         self.leftovers: list[tuple[float, int]] = []
         self.ended: float | None = None
+        self.stopped: float | None = None
         self._host = host
 
     def signal(self, number: int) -> None:

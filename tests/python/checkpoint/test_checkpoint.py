@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -186,9 +187,12 @@ def test_what_cannot_be_saved_is_refused(
     assert names(tmp_path) == []
 
 
-def test_at_least_one_checkpoint_is_kept(alone: None, tmp_path: Path) -> None:
-    with pytest.raises(malt.ConfigError, match="keep is 0"):
-        malt.save(tmp_path, {}, keep=0)
+@pytest.mark.parametrize("keep", [0, -1, 1.5, 2.0, "2", None, True])
+def test_at_least_one_checkpoint_is_kept(alone: None, tmp_path: Path, keep: Any) -> None:
+    message = f"keep is {keep!r}; it must be a whole number at least 1"
+    with pytest.raises(malt.ConfigError, match=re.escape(message)):
+        malt.save(tmp_path, {}, keep=keep)
+    assert names(tmp_path) == []
 
 
 def test_resized_is_one_of_two(alone: None, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy as published_safetensors
-from saved_files import only_file
+from saved_files import names, only_file
 
 import malt
 from malt import _npy
@@ -218,7 +218,7 @@ def test_every_flipped_byte_is_noticed(two: Path, caplog: pytest.LogCaptureFixtu
         assert (restored.path.name, w[0], at) == ("checkpoint-000001", 1, at)
         assert restored.damaged == (two / "checkpoint-000002",)
     assert "checkpoint-000002" in caplog.records[-1].message
-    assert "restoring the checkpoint before it" in caplog.records[-1].message
+    assert "restoring checkpoint-000001, the one before it" in caplog.records[-1].message
 
 
 def test_every_missing_end_is_noticed(two: Path) -> None:
@@ -231,13 +231,17 @@ def test_every_missing_end_is_noticed(two: Path) -> None:
 
 
 def test_missing_file_is_noticed(two: Path) -> None:
-    only_file(two / "checkpoint-000002").unlink()
+    file = only_file(two / "checkpoint-000002")
+    file.rename(file.with_name("rank-00001.safetensors"))
     restored = malt.restore(two, {"w": np.zeros(3)})
     assert restored is not None
     assert restored.extra == {"step": 1}
+    assert restored.damaged == (two / "checkpoint-000002",)
 
 
-def test_all_damaged_is_an_error_and_changes_nothing(two: Path) -> None:
+def test_all_damaged_is_an_error_and_changes_nothing(
+    two: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for checkpoint in two.iterdir():
         with only_file(checkpoint).open("r+b") as file:
             file.seek(-1, os.SEEK_END)
@@ -246,6 +250,53 @@ def test_all_damaged_is_an_error_and_changes_nothing(two: Path) -> None:
     with pytest.raises(malt.ConfigError, match=r"every checkpoint in .* damaged.*checksum"):
         malt.restore(two, {"w": w})
     assert w.tolist() == [0, 0, 0]
+    (warning,) = caplog.records  # none is before the first
+    assert "restoring checkpoint-000001, the one before it" in warning.message
+
+
+def make_junk(folder: Path) -> list[str]:
+    """Make entries that are no checkpoints; return the names of those that look like one."""
+    (folder / "checkpoint-000009").write_text("notes")
+    (folder / "checkpoint-000010").symlink_to(folder / "none")
+    (folder / "checkpoint-000011").mkdir()
+    (folder / "checkpoint-000012" / "rank-00000.safetensors").mkdir(parents=True)
+    (folder / "checkpoint-000013").mkdir()
+    (folder / "checkpoint-000013" / "notes").write_text("x")
+    looking = [f"checkpoint-{number:06d}" for number in range(9, 14)]
+    for name in ("checkpoint-abc", "checkpoint-0000014"):
+        (folder / name).mkdir()
+    return looking
+
+
+def test_what_is_no_checkpoint_is_passed_over(two: Path, caplog: pytest.LogCaptureFixture) -> None:
+    looking, w = make_junk(two), np.zeros(3)
+    restored = malt.restore(two, {"w": w})
+    assert restored is not None
+    assert (restored.path.name, restored.damaged, w[0]) == ("checkpoint-000002", (), 2)
+    warned = [record.message for record in caplog.records]
+    assert warned == [
+        f"{two / name} is no checkpoint: it has no files of ranks; passing over it"
+        for name in reversed(looking)
+    ]
+
+
+def test_what_is_no_checkpoint_is_neither_kept_nor_removed_in_place_of_one(
+    two: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_junk(two)
+    junk = set(names(two)) - {"checkpoint-000001", "checkpoint-000002"}
+    assert malt.save(two, {"w": np.zeros(3)}, keep=2).name == "checkpoint-000014"
+    assert set(names(two)) == junk | {"checkpoint-000002", "checkpoint-000014"}
+    assert not caplog.records
+
+
+def test_nothing_is_restored_where_there_is_no_checkpoint(alone: None, tmp_path: Path) -> None:
+    looking, w = make_junk(tmp_path), np.ones(3)
+    assert malt.restore(tmp_path, {"w": w}) is None
+    for name in looking:
+        with pytest.raises(malt.ConfigError, match=f"{name} is no checkpoint: it has no files"):
+            malt.restore(tmp_path / name, {"w": w})
+    assert w.tolist() == [1, 1, 1]
 
 
 def test_saving_goes_on_behind_a_damaged_checkpoint(two: Path) -> None:
@@ -273,6 +324,16 @@ def test_a_pipe_is_refused(tmp_path: Path, alone: None, suffix: str) -> None:
     v = malt.vector(np.ones(3))
     with pytest.raises(malt.ConfigError, match="is no file, but a pipe"):
         malt.restore(pipe, {"v": v})
+
+
+def test_a_file_of_another_kind_is_named(tmp_path: Path, alone: None) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("no arrays")
+    with pytest.raises(malt.ConfigError, match=r"notes\.txt is neither a directory of checkp.*npz"):
+        malt.restore(path)
+    with pytest.raises(malt.ConfigError, match=r"notes\.txt"):
+        malt.save(path, {"w": np.zeros(3)})
+    assert path.read_text() == "no arrays"
 
 
 @pytest.mark.parametrize("shape", [[1] * 65, [10**4000] * 3, [2**63]])

@@ -282,6 +282,8 @@ OF_RATINGS: dict[str, object] = {
         (LINEAR, "coef", np.ones(64)),
         (LINEAR, "coef", np.ones((0, 64))),
         (LINEAR, "coef", np.ones((3, 64), np.complex128)),
+        (LINEAR, "coef", np.full((3, 64), np.nan)),
+        (LINEAR, "intercept", np.array([0, np.inf, 0])),
         (LINEAR, "intercept", None),
         (LINEAR, "intercept", np.zeros(4)),
         (LINEAR, "classes", None),
@@ -300,6 +302,9 @@ OF_RATINGS: dict[str, object] = {
         (OF_RATINGS, "user_biases", np.zeros(1)),
         (OF_RATINGS, "item_biases", None),
         (OF_RATINGS, "mean", "3"),
+        (OF_RATINGS, "mean", np.nan),
+        (OF_RATINGS, "user_factors", np.full((2, 4), np.nan, np.float32)),
+        (OF_RATINGS, "item_biases", np.array([np.inf, 0], np.float32)),
     ],
 )
 def test_a_model_whose_arrays_do_not_go_together_is_refused_in_words(
@@ -318,6 +323,9 @@ def test_a_model_whose_arrays_do_not_go_together_is_refused_in_words(
     code, _, shown = malt(capfd, command)
     assert code == 2
     assert "m.npz is damaged" in shown
+    array = np.asarray(value)
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        assert f"{name} has NaN or infinity; train the model again" in shown
 
 
 def test_arrays_that_no_model_has_are_not_read(

@@ -43,3 +43,39 @@ malt.barrier()
     for told in result.told:
         assert told["first"].tolist() == told["again"].tolist()
         assert told["rhos"][0] == told["rhos"][1]
+
+
+def test_asynchronous_rounds_that_are_interrupted_still_end_together(tmp_path: Path) -> None:
+    """All ranks end each phase alike, though rank 0 is interrupted in each round."""
+    result = run_job(
+        tmp_path,
+        2,
+        """
+from interrupts import Moments
+malt.init(timeout=5)
+x = np.zeros(2)
+c = malt.Consensus(x, rho=2.0, quorum=1.0, max_delay=1, rtol=1e-5)  # on a busy machine too
+at, most, wrong = 0, 0, []
+for phase in range(60):
+    while True:
+        made = c.rounds
+        x[:] = (np.arange(2.0) * (rank + 1) + phase + c.rho * c.target) / (1 + c.rho)
+        at += 1
+        moments = Moments(at if rank == 0 else 0, ["rounds", "local", "consensus"])
+        while c.rounds == made:
+            try:
+                moments.run(c.exchange) if not moments.where else c.exchange()
+            except KeyboardInterrupt:
+                pass
+        most = max(most, moments.count)
+        if c.converged:
+            break
+    right = np.arange(2.0) * 1.5 + phase
+    if not np.allclose(c.z, right, atol=1e-3):
+        wrong.append((phase, c.z.copy()))
+tell(wrong=wrong, all_moments=most < at)
+malt.barrier()
+""",
+    )
+    assert result.told[0]["all_moments"]
+    assert result.each("wrong") == [[], []]

@@ -467,7 +467,7 @@ def test_a_file_cut_short_is_named(tmp_path: Path, name: str) -> None:
         ({"format": "libsvm"}, "format is 'libsvm'; it is one of svmlight"),
         ({"label": "y"}, "label is 'y'; svmlight text has labels of its own"),
         ({"shard": "no"}, "shard is 'no'; it is True or False"),
-        ({"timeout": -1}, "timeout is -1; it must be a number at least 0"),
+        ({"timeout": -1}, "timeout is -1; it must be a number at least 0 seconds, or None"),
     ],
 )
 def test_wrong_arguments_are_refused(text_file: Path, options: Any, message: str) -> None:

@@ -33,6 +33,14 @@ def shared(group: str, start: Callable[[], contextlib.AbstractContextManager[Any
     return _clusters[group][1]
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        mark = item.get_closest_marker("xdist_group")
+        if mark and mark.args[0] in ("dask", "ray", "spark"):
+            item.add_marker(pytest.mark.long)
+
+
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
     mark = nextitem and nextitem.get_closest_marker("xdist_group")
     for group in _clusters.keys() - (mark.args if mark else ()):

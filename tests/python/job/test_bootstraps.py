@@ -178,7 +178,10 @@ def test_ranks_that_wait_when_the_driver_ends_get_an_error(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: malt.Rendezvous(0), "size is 0; a job has 1 to"),
+        (lambda: malt.Rendezvous(0), "size is 0; it must be a whole number from 1 to 1048576"),
+        (lambda: malt.Rendezvous(1.5), "size is 1.5; it must be"),  # type: ignore[arg-type]
+        (lambda: malt.Rendezvous(2, host="\ud800"), "UTF-8 cannot encode"),
+        (lambda: malt.Rendezvous(2, port=2**70), f"port is {2**70}; it must be a whole number"),
         (lambda: malt.Rendezvous(2, host="192.0.2.1"), "cannot listen at 192.0.2.1"),
     ],
 )

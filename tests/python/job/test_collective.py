@@ -52,6 +52,7 @@ tell(
     long=error_of(malt.broadcast, "x" * 2**20),
     fold=error_of(malt.allreduce, 1.0, malt.MEDIAN),
     root=error_of(malt.broadcast, 1, root=2),
+    roots=error_of(malt.broadcast, 1, root=rank),
     word=error_of(malt.allreduce, "x" if rank == 0 else 1.0),
     after=malt.allreduce(rank),
 )
@@ -65,6 +66,7 @@ tell(
         assert told["long"].says("at most 1048576", "malt.vector")
         assert told["fold"].says("malt.AVG, malt.SUM, or a function")
         assert told["root"].says("root is 2; it must be a whole number from 0 to 1")
+        assert told["roots"].says("malt.broadcast: root is 0 on rank 0, and 1 on rank 1")
         assert told["word"].says("rank 0: str of dtype <U1 is no number", "give float(value)")
         assert told["after"] == 0.5
         assert {told[name].kind for name in told if name != "after"} == {"ConfigError"}

@@ -174,8 +174,8 @@ def test_the_wrong_rank_and_what_does_not_fit_are_refused(job: Result) -> None:
     assert refused(job.told[1]["here"][0], "this is rank 1", "send on rank 0")
     assert job.told[1]["here"][1].kind == "TimeoutError"
     assert job.told[1]["here"][1].ranks == (0,)
-    assert refused(job.told[1]["here"][2], "timeout is 'a'", "a number at least 0")
-    assert refused(job.told[1]["here"][3], "timeout is nan", "a number at least 0")
+    assert refused(job.told[1]["here"][2], "timeout is 'a'", "a number at least 0 seconds, or None")
+    assert refused(job.told[1]["here"][3], "timeout is nan", "a number at least 0 seconds, or None")
     for rank in (0, 1):
         assert refused(job.told[rank]["closed"], "is closed")
 

@@ -178,7 +178,6 @@ def _of_table(name: str, call: str, *, copied: bool = False, **rest: Any) -> Row
         f"malt.ps.Table.{name}",
         call,
         COPIED if copied else ALONE,
-        names_others=copied,
         goes_on=rest.get("goes_on", ("slow",)),  # its servers need no rank's program
     )
 
@@ -514,7 +513,7 @@ BETWEEN_HOSTS = ["job", "data", "tables", "pools"]
 CASES = [(topic, "shm") for topic in TOPICS] + [(topic, "tcp") for topic in BETWEEN_HOSTS]
 
 
-@pytest.mark.parametrize("fault", ["dead", "stopped", "slow"])
+@pytest.mark.parametrize("fault", ["dead", "stopped", pytest.param("slow", marks=pytest.mark.long)])
 @pytest.mark.parametrize(("topic", "transport"), CASES)
 def test_call_ends_in_time_and_names_the_rank(
     tmp_path: Path, topic: str, fault: str, transport: str

@@ -24,7 +24,7 @@ malt.barrier()
 if rank == 2:
     tell(pid=os.getpid())
     os.kill(os.getpid(), signal.SIGSTOP)
-    calls = (v.scatter, v.gather, v.allreduce, malt.barrier)
+    calls = (v.scatter, v.gather, v.allreduce, malt.barrier, lambda: malt.ps.Table(10, replicas=1))
     tell(errors=[error_of(call) for call in calls])
     raise_flag("awake")
     sys.exit()

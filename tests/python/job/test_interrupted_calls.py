@@ -5,11 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from jobs import run_job
+from jobs import refused, run_job
 
 COLLECTIVE = """
 from interrupts import interrupts_of_rank_0
 malt.init(timeout=1)
+a, b = np.full(3, float(rank)), np.zeros(3)
+malt.save("saved", {"a": a})
+if rank == 0:
+    open("rows.csv", "w").write("1,2\\n" * 500)
+malt.barrier()
 right, kinds, moments = set(), set(), 0
 for where, errors, made in interrupts_of_rank_0("call", MAKE, FILES, step=STEP):
     right.add(RIGHT)
@@ -48,8 +53,21 @@ def sum_over(vector: str) -> str:
             13,
             "(made.send([7]) is None if rank == 0 else made.receive() == [7], made.close())[0]",
         ),
+        (
+            "lambda: malt.save('again', {'a': a})",
+            [""],
+            29,
+            "(b.fill(9), malt.restore('again', {'a': b}), b[0] == rank)[2]",
+        ),
+        ("lambda: malt.restore('saved', {'a': b})", [""], 29, "(b[0] == rank, b.fill(9))[0]"),
+        (
+            "lambda: malt.load_data('rows.csv', label=0)",
+            [""],
+            29,
+            "malt.allreduce(made.y.size, malt.SUM) == 500",
+        ),
     ],
-    ids=["vector", "allreduce", "broadcast", "barrier", "edge"],
+    ids=["vector", "allreduce", "broadcast", "barrier", "edge", "save", "restore", "load_data"],
 )
 def test_collective_call_works_again_after_an_interrupt_of_one_rank(
     tmp_path: Path, make: str, files: list[str], step: int, right: str
@@ -61,6 +79,59 @@ def test_collective_call_works_again_after_an_interrupt_of_one_rank(
     assert result.told[0]["moments"] > 3
     assert result.told[0]["kinds"] >= {"KeyboardInterrupt"}
     assert result.told[1]["kinds"] <= {"ConfigError", "TimeoutError"}
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("malt.allreduce(np.full(count, float(turn)), malt.SUM)", "turn * size"),
+        ("malt.broadcast(np.full(count, float(turn)) if rank == 0 else None)", "turn"),
+    ],
+    ids=["allreduce", "broadcast"],
+)
+@pytest.mark.parametrize(("count", "seconds"), [(8, 0.003), (3000, 0.02)])
+def test_call_that_is_interrupted_does_not_mix_with_the_next(
+    tmp_path: Path, call: str, expected: str, count: int, seconds: float
+) -> None:
+    """The others may have ended it, and are then in their next one when this rank repeats it."""
+    body = """
+class Interrupt(BaseException):
+    pass
+
+def interrupt(_, frame):
+    global is_due
+    # Out of a frame of the test's, nobody could tell whether the call has ended.
+    if is_due and frame.f_code.co_filename != __file__:
+        is_due = False
+        raise Interrupt
+
+malt.init(timeout=60)
+malt.allreduce(np.zeros(1))  # imports what it needs
+is_due = False
+interrupts = 0
+wrong = []
+signal.signal(signal.SIGALRM, interrupt)
+if rank == 1:
+    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+for turn in range(1, 151):
+    while True:
+        try:
+            is_due = True
+            got = CALL
+            is_due = False
+            break
+        except Interrupt:
+            interrupts += 1
+    if set(got.tolist()) != {EXPECTED}:
+        wrong.append((turn, got[0], got[-1]))
+signal.setitimer(signal.ITIMER_REAL, 0)
+tell(wrong=wrong, interrupts=interrupts)
+malt.barrier()
+"""
+    body = body.replace("CALL", call).replace("EXPECTED", expected)
+    result = run_job(tmp_path, 2, body, count=count, seconds=seconds)
+    assert result.each("wrong") == [[], []]
+    assert result.told[1]["interrupts"]
 
 
 def test_interrupted_receive_loses_no_array_and_keeps_no_other_thread_out(tmp_path: Path) -> None:
@@ -86,3 +157,48 @@ malt.barrier()
     told = run_job(tmp_path, 2, body).told[0]
     assert sorted(told["got"]) == list(range(200))
     assert told["moments"] > 20
+
+
+def test_repeated_call_with_other_arguments_does_not_pass_as_the_first(tmp_path: Path) -> None:
+    body = """
+malt.init(timeout=0.5 if rank == 0 else 30)
+call = functools.partial(error_of, malt.shard, chunk=2)
+if rank == 0:
+    first = call(np.zeros(10))
+    raise_flag("late")
+    tell(first=first, other=call(np.zeros(12)))
+else:
+    await_flag("late")
+    tell(error=call(np.zeros(10)))
+"""
+    told = run_job(tmp_path, 2, "import functools\n" + body).told
+    assert told[0]["first"].kind == "TimeoutError"
+    assert refused(told[0]["other"], "malt.shard: an exception has ended this call before"), told
+    assert told[1]["error"] is None or told[1]["error"].ranks == (0,), told
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("made", ["vector(x)", "sparse_vector(3, capacity=3)"])
+def test_vector_that_an_exception_takes_is_missed_by_the_others(
+    tmp_path: Path, made: str, transport: str
+) -> None:
+    """Without that rank's part their results would be wrong without a word."""
+    body = f"""
+malt.init(timeout=2)
+x = np.full(3, rank + 1.0)
+v = malt.{made}
+if rank == 1:
+    del v
+    await_flag(0), await_flag(2)
+else:
+    if hasattr(v, "allreduce"):
+        tell(error=error_of(v.allreduce, malt.SUM))
+    else:
+        v.scatter()
+        tell(error=error_of(v.gather, malt.SUM, staleness=0))
+    raise_flag(rank)
+"""
+    told = run_job(tmp_path, 3, body, environ={"MALT_TRANSPORT": transport}).told
+    for rank in (0, 2):
+        assert told[rank]["error"].kind == "TimeoutError", told[rank]
+        assert 1 in told[rank]["error"].ranks

@@ -102,7 +102,9 @@ malt.barrier(60)
         assert told["barrier"].ranks[-1] == 2
         assert told["barrier"].says("barrier", "rank", "did not come within 0.2 s")
         assert told["again"].ranks[-1] == 2
-        assert refused(told["busy"], "'barrier' timed out on this rank", "repeat that first")
+        assert refused(
+            told["busy"], "'barrier' timed out or was interrupted on this rank", "repeat that first"
+        )
         assert told["never"].ranks[-1] == 2
         assert told["never"].says("segment 'n'", "did not come within 1 s")
         for name in ("bsp", "short", "full", "allreduce", "barrier", "again", "never"):
@@ -189,9 +191,99 @@ malt.barrier(30)
 """,
     )
     assert result.told[1]["interrupted"].kind == "builtins.KeyboardInterrupt"
+    if (first := result.told[0]["errors"][0]) is not None:
+        assert first.says("rank 1 gave up waiting (at the time limit, or interrupted)"), first
+        assert first.ranks == (1,)
     for told in result.told:
         assert told["errors"][-1] is None, told["errors"]
         assert told["w"].tolist() == [3.0] * 3
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("count", [8, 30_000])
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_round_that_is_interrupted_or_times_out_is_in_all_results_once(
+    tmp_path: Path, transport: str, count: int, size: int
+) -> None:
+    """Others may have ended a call that an exception ends here; the next call goes on with it."""
+    result = run_job(
+        tmp_path,
+        size,
+        """
+malt.init(timeout=30)
+w = np.zeros(count)
+v = malt.vector(w)
+v.allreduce(malt.SUM)
+
+class Interrupt(Exception):
+    pass
+
+def interrupt(*_):
+    global is_due
+    if is_due:
+        is_due = False
+        raise Interrupt
+
+is_due = False
+signal.signal(signal.SIGALRM, interrupt)
+if rank == 1:
+    signal.setitimer(signal.ITIMER_REAL, 0.0007, 0.0007)
+draw = np.random.default_rng(rank)
+failures = 0
+wrong = []
+for round in range(1, 401):
+    before = v.uses.allreduces
+    while v.uses.allreduces == before:
+        w[:] = round
+        time.sleep(draw.uniform(0, 0.0006))  # so that each rank waits for the others at times
+        limit = draw.choice([0.0003, 30]) if rank == 0 else 30
+        try:
+            try:
+                is_due = True
+                v.allreduce(malt.SUM, timeout=limit)
+            finally:
+                is_due = False
+        except (Interrupt, malt.TimeoutError):
+            failures += 1
+    if not (w == round * size).all():
+        wrong.append((round, w[0], w[-1]))
+signal.setitimer(signal.ITIMER_REAL, 0)
+tell(wrong=wrong, failures=failures)
+malt.barrier()
+""",
+        transport=transport,
+        count=count,
+    )
+    assert [told["wrong"] for told in result.told] == [[]] * size
+    assert all(told["failures"] for told in result.told[:2])
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_the_rank_whose_interrupt_ends_an_allreduce_is_named(
+    tmp_path: Path, transport: str
+) -> None:
+    result = run_job(
+        tmp_path,
+        3,
+        """
+malt.init(timeout=100)
+v = malt.vector(np.full(3, rank + 1.0))
+v.allreduce(malt.SUM)
+if rank == 1:
+    tell(error=interrupted(lambda: v.allreduce(malt.SUM)))
+    raise_flag("over")
+elif rank == 0:
+    tell(error=error_of(v.allreduce, malt.SUM))
+await_flag("over")
+malt.barrier()
+""",
+        transport=transport,
+    )
+    error = result.told[0]["error"]
+    assert error.kind == "TimeoutError"
+    assert error.says("rank 2 did not come before rank 1 gave up waiting"), error
+    assert error.ranks == (2,)
+    assert error.seconds < PROMPT
 
 
 def test_an_error_of_one_rank_ends_the_job_with_its_code(tmp_path: Path) -> None:

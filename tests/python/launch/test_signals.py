@@ -110,6 +110,43 @@ def test_ctrl_z_stops_the_ranks_too(script: Script) -> None:
         assert wait_until(lambda: states() == {"S"})
 
 
+STOPS_ITSELF = "if rank == 1: os.kill(os.getpid(), signal.SIGSTOP)\n"
+
+
+def test_stopped_rank_is_named_and_ended_after_the_others(script: Script) -> None:
+    done = run("-n", 2, "--keep-going", "--grace", 0.5, script(STOPS_ITSELF))
+    stopped, ended = done.stderr.splitlines()
+    [pid] = noted("pid1")
+    assert stopped.decode() == (
+        f"malt run: rank 1 is stopped by SIGSTOP; it goes on after kill -CONT {pid}"
+    )
+    assert ended == b"malt run: rank 1: still stopped 0.5 s after the others ended; ending the job"
+    assert done.returncode == 128 + signal.SIGTERM
+
+
+def test_stopped_job_is_left_alone(script: Script) -> None:
+    with running("-n", 2, "--grace", 0.1, script("time.sleep(2)")) as job:
+        assert exists("pid0", "pid1")
+        pids = list(noted("pid0", "pid1"))
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(1)
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+        assert job.wait(100) == 0
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_stopped_rank_hears_signals_that_end_it(script: Script, name: str) -> None:
+    body = f"signal.signal(signal.{name}, signal.SIG_DFL)\nnote(f'ready{{rank}}')\n"
+    with running("-n", 2, script(f"{body}{STOPS_ITSELF}time.sleep(600)")) as job:
+        assert exists("ready0", "ready1")
+        assert job.stderr is not None
+        assert b"is stopped by SIGSTOP" in job.stderr.readline()
+        job.send_signal(signal.Signals[name])
+        assert job.wait(100) == 128 + signal.Signals[name]
+
+
 def test_ignored_hangup_stays_ignored(script: Script) -> None:
     path = script("note(f'ready{rank}'); time.sleep(1)")
     with running(

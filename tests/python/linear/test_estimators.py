@@ -96,8 +96,10 @@ def test_forked_ranks_learn_as_well_as_one() -> None:
     ids=["ssp", "async", "difference", "adagrad and average", "gradient", "gradient, adagrad"],
 )
 def test_ways_of_exchange_learn(way: dict[str, Any]) -> None:
-    model = malt.SGDClassifier(max_iter=20, tol=None, random_state=0, ranks=2, **way).fit(*TRAIN)
-    assert model.score(*TEST) > 0.91
+    # Of asynchronous ranks one could end a few epochs before the other has begun.
+    epochs = 200 if way.get("sync") == "async" else 20
+    model = malt.SGDClassifier(max_iter=epochs, tol=None, random_state=0, ranks=2, **way)
+    assert model.fit(*TRAIN).score(*TEST) > 0.91
 
 
 @pytest.mark.parametrize("average", [False, True])

@@ -20,7 +20,7 @@ import malt
 from malt._linear import exact
 
 FIT = os.environ.get("MALT_FIT")
-FITS = int(os.environ.get("MALT_FITS", 400))
+FITS = int(os.environ.get("MALT_FITS", 200))
 PARTS = 8  # tests, so that several processes share them
 ROUNDING = 1e-9  # of the objective: what the bounds themselves may be off
 EPS = 16 * np.finfo(float).eps

@@ -52,7 +52,10 @@ def compile_for(architecture: str) -> tuple[int, str]:
     return result, log.value.decode().strip()
 
 
-@pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_90"])
+@pytest.mark.parametrize(
+    "architecture",
+    [*(pytest.param(each, marks=pytest.mark.long) for each in ("sm_75", "sm_80")), "sm_90"],
+)
 def test_kernels_compile_without_warnings(architecture: str) -> None:
     result, log = compile_for(architecture)
     assert (result, log) == (0, "")

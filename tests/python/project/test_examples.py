@@ -266,6 +266,7 @@ def test_mf_predicts_ratings_held_out() -> None:
 
 
 # ---- mf_blocks.py --------------------------------------------------------------------------------
+@pytest.mark.long
 def test_mf_by_blocks_is_the_same_on_any_number_of_ranks() -> None:
     options = ((1, ()), (2, ()), (3, ("--staleness", "0")))
     texts = [malt_run(ranks, "mf_blocks.py", "--bands", "6", *more) for ranks, more in options]
@@ -366,6 +367,7 @@ def test_mlp_learns_on_two_ranks(fashion_mnist_data: None) -> None:
     assert float(re.findall(r"test accuracy ([\d.]+)%", text)[0]) > 80
 
 
+@pytest.mark.long
 def test_jax_mlp_learns_on_two_ranks(fashion_mnist_data: None) -> None:
     pytest.importorskip("optax")
     text = malt_run(2, "jax_mlp.py", "--epochs", "1", "--every", "64")
@@ -385,6 +387,7 @@ def test_mlp_ends_diloco_with_an_outer_step(fashion_mnist_data: None) -> None:
     assert float(re.findall(r"test accuracy ([\d.]+)%", done.stdout)[0]) > 70
 
 
+@pytest.mark.long
 def test_autoencoder_has_one_optimum_whatever_the_ranks(fashion_mnist_data: None) -> None:
     small = ("--patches", "600", "--side", "5", "--hidden", "6", "--l2", "0.01")
 
@@ -411,6 +414,7 @@ def test_survivors_train_on_every_example_once_a_pass() -> None:
 
 
 # ---- ftrl.py -------------------------------------------------------------------------------------
+@pytest.mark.long
 def test_ftrl_reaches_the_loss_served_and_averaged_and_served_moves_less() -> None:
     lines = malt_run(2, "ftrl.py").splitlines()
 
@@ -424,6 +428,7 @@ def test_ftrl_reaches_the_loss_served_and_averaged_and_served_moves_less() -> No
 
 
 # ---- lasso_schedule.py ---------------------------------------------------------------------------
+@pytest.mark.long
 def test_a_lasso_by_schedule_takes_fewer_updates_than_by_chance() -> None:
     updates = []
     for options in ((), ("--random",)):
@@ -478,6 +483,7 @@ def final_error(text: str) -> float:
 
 
 # ---- pipeline.py ---------------------------------------------------------------------------------
+@pytest.mark.long
 def test_a_pipeline_has_the_losses_of_the_undivided_network() -> None:
     pytest.importorskip("torch")
     losses = {}

@@ -28,7 +28,13 @@ def test_each_mutant_of_the_core_breaks_one_place(
 
 @pytest.mark.parametrize(
     ("table", "package"),
-    [("rejoining", ""), ("pool", "_pool"), ("consensus", "_consensus"), ("pipeline", "")],
+    [
+        ("rejoining", ""),
+        ("pool", "_pool"),
+        ("consensus", "_consensus"),
+        ("pipeline", ""),
+        ("messaging", ""),
+    ],
 )
 def test_each_mutant_of_the_package_breaks_one_place(
     table: str, package: str, monkeypatch: pytest.MonkeyPatch

@@ -19,7 +19,7 @@ def test_a_move_ends_when_a_client_or_server_has_died_though_all_ranges_have_com
 ) -> None:
     """Members 0 and 1 are the clients of ranks 0 and 1, members 2 and 3 their servers."""
     job: Any = SimpleNamespace(size=2)
-    core: Any = SimpleNamespace(has_moved=lambda: True)
+    core: Any = SimpleNamespace(movers=list)
     formed: Any = SimpleNamespace(ranks=[0, 1], clients=SimpleNamespace(alive=lambda: alive))
     seat = Seat(job, "t", "", core, 1.0)
     with pytest.raises(malt.PeerError, match="died while the table moved") as caught:
@@ -29,9 +29,18 @@ def test_a_move_ends_when_a_client_or_server_has_died_though_all_ranges_have_com
 
 def test_a_move_ends_well_when_all_ranges_have_come_and_all_members_live() -> None:
     job: Any = SimpleNamespace(size=1)
-    core: Any = SimpleNamespace(has_moved=lambda: True)
+    core: Any = SimpleNamespace(movers=list)
     formed: Any = SimpleNamespace(ranks=[0], clients=SimpleNamespace(alive=lambda: (0, 1)))
     Seat(job, "t", "", core, 1.0)._await_ranges(formed)
+
+
+def test_a_move_that_takes_too_long_names_the_ranks_whose_ranges_have_not_come() -> None:
+    job: Any = SimpleNamespace(size=2)
+    core: Any = SimpleNamespace(movers=lambda: [1])
+    formed: Any = SimpleNamespace(ranks=[0, 1], clients=SimpleNamespace(alive=lambda: (0, 1, 2, 3)))
+    with pytest.raises(malt.TimeoutError, match="ranges of rank 1 did not come") as caught:
+        Seat(job, "t", "", core, 0.01)._await_ranges(formed)
+    assert list(caught.value.ranks) == [1]
 
 
 def test_a_rank_that_has_moved_once_more_than_another_is_in_another_edition() -> None:

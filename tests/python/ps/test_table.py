@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,9 @@ def test_a_rule_that_returns_values_is_refused() -> None:
         (np.array([1, 2], dtype=np.int32), ["int32", "int64"]),
         ([1.0], ["float64"]),
         (np.zeros((1, 1), dtype=np.int64), ["2 dimensions"]),
+        (3, ["0 dimensions"]),
+        ([[1], [2, 3]], ["object"]),
+        ("x", ["<U1"]),
     ],
 )
 def test_wrong_keys_are_named(keys: Any, parts: list[str]) -> None:
@@ -172,9 +176,18 @@ def test_wrong_keys_are_named(keys: Any, parts: list[str]) -> None:
         ({"rows": 1 << 39, "width": 100}, ["MB", "free"]),
         ({"rows": 10, "dtype": np.int32}, ["int32", "float64"]),
         ({"rows": 10, "update": 3}, ["update is 3"]),
+        ({"rows": 10, "update": SGD}, ["update is <class", "malt.ps.SGD(0.1)"]),
+        ({"rows": 10, "name": 3}, ["name is 3; it is a text"]),
+        ({"rows": 10, "name": "\ud800"}, [r"name is '\ud800'", "UTF-8 cannot encode"]),
         ({"rows": 10, "replicas": 1}, ["replicas is 1", "1 ranks are live"]),
         ({"rows": 10, "staleness": -1}, ["staleness is -1"]),
         ({"rows": 10, "initial": float("nan")}, ["initial is nan"]),
+        ({"rows": 10, "initial": "q"}, ["initial is 'q'", "finite number"]),
+        ({"rows": 10, "initial": 2**2000}, [f"initial is {2**2000}", "finite number"]),
+        ({"rows": 10, "timeout": "a"}, ["timeout is 'a'", "seconds"]),
+        ({"rows": 10, "timeout": -(2**2000)}, [f"timeout is {-(2**2000)}", "seconds"]),
+        ({"rows": 10, "dtype": "zz"}, ["dtype is 'zz'", "float64"]),
+        ({"rows": 10, "threshold": "x"}, ["threshold is 'x'", "at least 0"]),
         ({"rows": 10, "codec": "float16"}, ["codec is 'float16'", "INT8"]),
         ({"rows": 10, "codec": malt.TOP_K(0.5)}, ["top-k 0.5", "threshold="]),
         ({"rows": 10, "threshold": -1}, ["threshold is -1", "at least 0"]),
@@ -191,8 +204,14 @@ def test_wrong_arguments_are_named(given: Any, parts: list[str]) -> None:
 
 
 def test_wrong_numbers_of_a_rule_are_named() -> None:
-    for make in (lambda: SGD(0.0), lambda: FTRL(0.1, l1=-1), lambda: AdaGrad(float("inf"))):
-        with pytest.raises(malt.ConfigError, match=r"rate=0\.0|l1=-1|rate=inf"):
+    makes: list[Callable[[], object]] = [
+        lambda: SGD(0.0),
+        lambda: FTRL(0.1, l1=-1),
+        lambda: AdaGrad(float("inf")),
+        lambda: SGD("x"),  # type: ignore[arg-type]
+    ]
+    for make in makes:
+        with pytest.raises(malt.ConfigError, match=r"rate=0\.0|l1=-1|rate=inf|rate='x'"):
             make()
 
 
@@ -202,8 +221,34 @@ def test_gradients_that_do_not_fit_are_named() -> None:
             table.push([1, 2, 3], [1, 2, 3])
         with pytest.raises(malt.ConfigError, match=r"out has shape"):
             table.pull([1], out=np.zeros((1, 2)))
+        with pytest.raises(malt.ConfigError, match=r"out is \[1, 2\]"):
+            table.pull([1], out=[1, 2])  # type: ignore[arg-type]
+        for gradients in (None, 1j, "x", [[1.0], [2.0, 3.0]]):
+            with pytest.raises(malt.ConfigError, match=r"gradients have dtype .* real numbers"):
+                table.push([1, 2], gradients)
         with pytest.raises(malt.ConfigError, match="no push 7"):
             table.wait(7)
+        for push in (-1, "x"):
+            with pytest.raises(malt.ConfigError, match=f"push is {push!r}; it must be a whole"):
+                table.wait(push)  # type: ignore[arg-type]
+        assert not table.pull().any()
+
+
+def test_wrong_time_limits_are_named() -> None:
+    with Table(10) as table:
+        calls: list[Callable[[Any], object]] = [
+            lambda limit: table.pull(timeout=limit),
+            lambda limit: table.push([1], 1.0, timeout=limit),
+            lambda limit: table.wait(timeout=limit),
+            lambda limit: table.clock(timeout=limit),
+            lambda limit: table.close(timeout=limit),
+            lambda limit: table.leave(timeout=limit),
+        ]
+        for call in calls:
+            for limit in ("1", -1.0, float("nan")):
+                with pytest.raises(malt.ConfigError, match=f"timeout is {limit!r}"):
+                    call(limit)
+        assert not table.pull().any()
 
 
 def test_a_closed_table_says_so_and_leaves_no_thread() -> None:
@@ -321,7 +366,7 @@ with malt.ps.Table(10, name="t") as table:
         (
             "malt.ps.Table 'table 1': rank 1: replicas is 2; it must be a whole number",
             "malt.ps.Table 'table 1': rank 1: staleness is -1",
-            "malt.ps.Table 'table 1': rank 1: TypeError: ",
+            "malt.ps.Table 'table 1': rank 1: initial is 'x'; it is a finite number",
         ),
         strict=True,
     ):
@@ -382,17 +427,21 @@ if rank != 2:
     table.clock()
 malt.barrier()
 if rank == 0:
-    tell(pull=error_of(table.pull, [3], timeout=.2))
+    tell(behind=error_of(table.pull, [3], timeout=.2))
 malt.barrier()
 if rank != 2:
     tell(close=error_of(table.close, timeout=.2))
+    tell(again=error_of(table.close), pull=error_of(table.pull))
 malt.barrier()
 os._exit(0)
 """
     result = run_job(tmp_path, 3, body)
-    pull, close = result.told[0]["pull"], [told["close"] for told in result.told[:2]]
-    for error in (pull, *close):
+    behind, close = result.told[0]["behind"], [told["close"] for told in result.told[:2]]
+    for error in (behind, *close):
         assert error.kind == "TimeoutError"
-    assert pull.says("rank 2 did not come to clock 1 within 0.2 s")
+    assert behind.says("rank 2 did not come to clock 1 within 0.2 s")
     for error in close:
         assert error.says("rank 2 did not close it within 0.2 s")
+    for told in result.told[:2]:
+        assert told["again"] is None
+        assert told["pull"].says("has been closed")

@@ -6,9 +6,11 @@ import os
 import random
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import malt
 from jobs import refused, run_job, start_job
 
 SEEDS = range(int(os.environ.get("MALT_SEEDS", 3)))
@@ -342,3 +344,9 @@ tell(first=int(counts[0]), second=int(counts[1]))
     assert job.each("iteration") == [1, 1]
     assert job.each("first") == [5, 5]
     assert job.each("second") == [3, 3]
+
+
+@pytest.mark.parametrize("name", [3, "\ud800"])
+def test_a_name_that_is_no_text_is_refused(alone: None, name: Any) -> None:
+    with pytest.raises(malt.ConfigError, match=f"name is {name!r}; ".replace("\\", r"\\")):
+        malt.Shared(np.zeros(3), name=name)

@@ -67,6 +67,34 @@ for op, function in ((dist.ReduceOp.BAND, torch.bitwise_and), (dist.ReduceOp.BOR
         expected = function(expected, torch.tensor([r + 5, r]))
     check(f"{op}", mine, expected)
 
+# An operation that the dtype lacks, in every call that has one: an error, and the group goes on
+floats = torch.ones(2 * size)
+for name, call in (
+    ("all_reduce", lambda op: dist.all_reduce(floats[:2], op)),
+    ("reduce", lambda op: dist.reduce(floats[:2], 0, op)),
+    ("reduce_scatter", lambda op: dist.reduce_scatter_tensor(floats[:2], floats, op)),
+):
+    try:
+        call(dist.ReduceOp.BAND)
+    except malt.ConfigError as error:
+        assert f"{name}: RedOpType.BAND of torch.float32" in str(error), error
+    else:
+        raise AssertionError(f"{name}: BAND of floats")
+
+# A root that is no rank
+for name, call in (
+    ("broadcast", lambda: dist.broadcast(floats, size)),
+    ("reduce", lambda: dist.reduce(floats, size)),
+    ("scatter", lambda: dist.scatter(floats, None, size)),
+    ("gather", lambda: dist.gather(floats, None, size)),
+):
+    try:
+        call()
+    except malt.ConfigError as error:
+        assert f"{name}: the root is {size}; the group has the ranks 0 to {size - 1}" in str(error)
+    else:
+        raise AssertionError(f"{name}: a root that is no rank")
+
 # With gaps in memory, without elements, complex, boolean and sparse
 gaps = torch.full((6, 4), float(rank + 1))[:, ::2]
 dist.all_reduce(gaps)
@@ -154,6 +182,15 @@ try:
     tell(unequal="nothing" if rank == 0 else "no error")
 except ValueError as error:
     tell(unequal=str(error))
+outputs = [torch.empty(3) for _ in range(size)]
+if rank == 1:
+    outputs[1] = torch.empty(2)
+try:
+    dist.all_gather(outputs, torch.full((3,), float(rank)))
+    tell(own=[each.tolist()[0] for each in outputs])
+except ValueError as error:
+    tell(own=str(error))
+dist.barrier()  # the group goes on
 tell(wrong=wrong)
 dist.destroy_process_group()
 """
@@ -172,6 +209,9 @@ def test_tensors_of_unequal_size_are_an_error_that_says_so(calls: Ranks) -> None
     texts = calls.each("unequal")
     assert texts[0] == "nothing"
     assert "broadcast: rank 0 gave 8 bytes, and this rank needs 12" in texts[1]
+    owns = calls.each("own")
+    assert owns[0] == owns[2] == [0.0, 1.0, 2.0]
+    assert "this rank gives 3 elements, and its tensor for them has 2" in owns[1]
 
 
 MESSAGES = """

@@ -125,6 +125,7 @@ print(f"rank {trainer.global_rank} on {torch.distributed.get_backend()}: {loss!r
 """
 
 
+@pytest.mark.long
 def test_lightning_takes_the_backend_by_its_name(tmp_path: Path) -> None:
     if find_spec("lightning") is None:  # to import it costs ten seconds
         pytest.skip("could not import 'lightning'")

@@ -109,15 +109,24 @@ def test_fractions_are_refused_as_values_of_an_integer_vector(dtype: str) -> Non
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"dim": 0, "capacity": 1}, "dim is 0; it must be at least 1"),
-        ({"dim": -5, "capacity": 1}, "dim is -5; it must be at least 1"),
-        ({"dim": 10, "capacity": 0}, "capacity is 0; it must be at least 1"),
-        ({"dim": 10, "capacity": 11}, "capacity is 11; it must be from 1 to dim (10)"),
-        ({"dim": 2**31, "capacity": 1}, "dim is 2147483648; it must be from 1 to 2147483647"),
+        ({"dim": 0, "capacity": 1}, "dim is 0; it must be a whole number from 1 to 2147483647"),
+        ({"dim": -5, "capacity": 1}, "dim is -5; it must be a whole number from 1"),
+        ({"dim": 10.0, "capacity": 1}, "dim is 10.0; it must be a whole number from 1"),
+        (
+            {"dim": 10, "capacity": 0},
+            "capacity is 0; it must be a whole number from 1 to 10, the dim",
+        ),
+        ({"dim": 10, "capacity": 11}, "capacity is 11; it must be a whole number from 1 to 10"),
+        ({"dim": 10, "capacity": 1.0}, "capacity is 1.0; it must be a whole number from 1"),
+        ({"dim": 10, "capacity": 2**70}, f"capacity is {2**70}; it must be a whole number"),
+        ({"dim": 2**31, "capacity": 1}, "from 1 to 2147483647; split a longer vector"),
+        ({"dim": 2**70, "capacity": 1}, f"dim is {2**70}; it must be a whole number"),
+        ({"dim": 10, "capacity": 1, "name": "\ud800"}, r"name is '\ud800'; UTF-8 cannot encode"),
+        ({"dim": 10, "capacity": 1, "dtype": "foo"}, "dtype is 'foo'"),
         ({"dim": 10, "capacity": 1, "dtype": "float16"}, "dtype is float16"),
         ({"dim": 10, "capacity": 1, "dtype": "complex64"}, "dtype is complex64"),
         ({"dim": 10, "capacity": 1, "policy": "newest"}, "policy is 'newest'"),
-        ({"dim": 10, "capacity": 1, "depth": 0}, "depth is 0; it must be from 1 to"),
+        ({"dim": 10, "capacity": 1, "depth": 0}, "depth is 0; it must be a whole number from 1 to"),
     ],
 )
 def test_impossible_vector_is_refused(options: dict[str, Any], expected: str) -> None:

@@ -105,8 +105,18 @@ def test_memory_of_a_device_is_refused(alone: None) -> None:
 def options_and_errors() -> list[Any]:
     chain = malt.Graph([(0, 1), (1, 0)])
     return [
-        ({"policy": "newest"}, ("policy is 'newest'", "'latest' or 'queue'")),
-        ({"depth": 0}, ("depth is 0", "from 1 to")),
+        ({"policy": "newest"}, ("policy is 'newest'", "'latest', 'queue'")),
+        ({"policy": "\ud800"}, (r"policy is '\ud800'", "'latest', 'queue'")),
+        (
+            {"name": "w\ud800"},
+            (r"name is 'w\ud800'", r"UTF-8 cannot encode '\ud800': leave it out"),
+        ),
+        ({"depth": 0}, ("depth is 0", "from 1 to 1024")),
+        ({"depth": 2**40}, (f"depth is {2**40}", "from 1 to 1024")),
+        ({"depth": "x"}, ("depth is 'x'", "whole number")),
+        ({"max_norm": "x"}, ("max_norm is 'x'", "number")),
+        ({"max_norm": -(2**2000)}, (f"max_norm is {-(2**2000)}", "above 0")),
+        ({"name": 5}, ("name is 5", "text")),
         ({"depth": -3}, ("depth is -3", "from 1 to")),
         ({"depth": 10**6}, ("depth is 1000000", "from 1 to")),
         ({"graph": chain}, ("(0, 1)", "1 ranks", "start 2 ranks")),
@@ -159,12 +169,21 @@ def test_a_vector_larger_than_memory_is_refused(alone: None, size: int) -> None:
         (lambda: malt.Graph([(0, 1), (1, 2)]).check(3), ("1, 2",)),
         (lambda: malt.RANDOM(0, seed=1), ("k=0", "at least 1")),
         (lambda: malt.RANDOM(-2, seed=1), ("k=-2", "at least 1")),
+        (lambda: malt.RANDOM(2**70, 1), (str(2**70), "k is a whole number from 1 to 2147483647")),
+        (lambda: malt.RANDOM(1, 2**70), (str(2**70), "seed one from 0 to 18446744073709551615")),
+        (lambda: malt.Graph([(0, "a")]), ("(0, 'a')", "1048575")),  # type: ignore[list-item]
+        (lambda: malt.Graph([(2**70, 0)]), (f"({2**70}, 0)", "from 0 to 1048575")),
+        (lambda: malt.Graph(3), ("edges is 3", "(from, to) pairs")),  # type: ignore[arg-type]
+        (lambda: malt.Graph([(0, 1, 2)]), ("(0, 1, 2)", "(from, to)")),  # type: ignore[list-item]
         (lambda: malt.RING.out(5, 3), ("rank 5", "size 3", "0..2")),
         (lambda: malt.RING.out(-1, 3), ("rank -1", "size 3", "0..2")),
         (lambda: malt.ALL.check(0), ("size of the job is 0", "at least 1")),
         (lambda: malt.TRIMMED_MEAN(0.5), ("0.5", "at least 0 and below 0.5")),
         (lambda: malt.TRIMMED_MEAN(-0.1), ("-0.1", "at least 0 and below 0.5")),
         (lambda: malt.TRIMMED_MEAN(math.nan), ("nan", "at least 0 and below 0.5")),
+        (lambda: malt.TRIMMED_MEAN("a"), ("'a'", "below 0.5")),  # type: ignore[arg-type]
+        (lambda: malt.TOP_K("a"), ("fraction is 'a'", "at most 1")),  # type: ignore[arg-type]
+        (lambda: malt.TOP_K(2**2000), (str(2**2000), "above 0 and at most 1")),
     ],
 )
 def test_an_impossible_graph_or_fold_is_refused(

@@ -164,6 +164,7 @@ def test_ranks_that_no_file_has_are_named(tmp_path: Path) -> None:
         (HEAD % (10**20, 4, "[]"), "its otherData are not a time"),
         (HEAD % ("Infinity", 4, "[]"), "its otherData are not a time"),
         (HEAD % (0, 4, '["a"]'), "its otherData are not a time"),
+        (HEAD % (0, 4, "[4]"), "its otherData are not a time"),
     ],
     ids=lambda text: text[:60],
 )
@@ -199,6 +200,12 @@ def test_other_files_are_refused(tmp_path: Path, content: str, says: str) -> Non
         ('{"name": "x", "ph": "M", "tid": 0, "ts": [1]}', "it has the event"),
         ('{"name": "x", "ph": "M", "tid": 0, "args": {"a": {"b": 1}}}', "it has the event"),
         ('{"name": "x", "ph": "M", "tid": 1048576}', "it has the event"),
+        (
+            WAIT % 4,
+            "b.json is no trace of `malt run` or MALT_TRACE (it names rank 4, of a job of 4 ranks)",
+        ),
+        (FOLD % (0, 0, "[1, 1048575]"), "it names rank 1048575, of a job of 4 ranks"),
+        ((WAIT % 0).replace("2.0", "-2.0"), '"dur": -2.0'),
         ('{"name": 7, "ph": "M", "tid": 0}', "it has the event"),
     ],
     ids=lambda text: text[:60],

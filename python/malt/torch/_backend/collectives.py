@@ -54,9 +54,17 @@ class _Landing:
 
 
 def _copy(to: torch.Tensor, values: torch.Tensor) -> None:
-    """Copy this rank's own part, unless it is the same memory."""
+    """Copy this rank's own part, unless it is the same memory.
+
+    Raises:
+        ConfigError: they differ in size. The others must have made the call by then.
+    """
+    if to.numel() != values.numel():
+        raise ConfigError(
+            f"this rank gives {values.numel()} elements, and its tensor for them has {to.numel()}"
+        )
     if to.data_ptr() != values.data_ptr() or to.stride() != values.stride():
-        to.view(values.shape).copy_(values)
+        to.copy_(values.view(to.shape))
 
 
 def barrier(members: Members, timeout: float) -> None:
@@ -67,6 +75,7 @@ def barrier(members: Members, timeout: float) -> None:
 @staged
 def broadcast(members: Members, tensor: torch.Tensor, root: int, timeout: float) -> None:
     """Give all ranks the root's values."""
+    _check_root(root, members.size)
     if _members.goes_on() and members.size > 1:
         _broadcast_to_living(members, tensor, root, timeout)
         return
@@ -115,13 +124,12 @@ def all_gather(members: Members, outputs: Tensors, own: torch.Tensor, timeout: f
     landing = _Landing()
     takes = []
     for rank, output in enumerate(outputs):
-        here = landing.at(output)
-        if rank == members.rank:
-            _copy(here, own)
-        else:
+        if rank != members.rank:
+            here = landing.at(output)
             takes.append((rank, 0, bytes_of(here), here.data_ptr()))
     members.run([(own.data_ptr(), bytes_of(own))], takes, _ALL_GATHER, timeout)
     landing.settle()
+    _copy(outputs[members.rank], own)
 
 
 @staged
@@ -129,6 +137,7 @@ def gather(
     members: Members, outputs: Tensors, own: torch.Tensor, root: int, timeout: float
 ) -> None:
     """Give the root the values of all; there, `outputs` has a tensor for each rank."""
+    _check_root(root, members.size)
     kind = _GATHER | root << 8
     own = own.contiguous()
     if members.rank != root:
@@ -137,11 +146,11 @@ def gather(
     _check_count(outputs, members.size, "output tensors")
     landing = _Landing()
     here = [landing.at(output) for output in outputs]
-    _copy(here[root], own)
     takes = [
         (rank, 0, bytes_of(each), each.data_ptr()) for rank, each in enumerate(here) if rank != root
     ]
     members.run([], takes, kind, timeout)
+    _copy(here[root], own)
     landing.settle()
 
 
@@ -150,13 +159,14 @@ def scatter(
     members: Members, output: torch.Tensor, inputs: Tensors, root: int, timeout: float
 ) -> None:
     """Give each rank its tensor of the root's `inputs`."""
+    _check_root(root, members.size)
     kind = _SCATTER | root << 8
     if members.rank == root:
         _check_count(inputs, members.size, "input tensors")
         parts = [each.contiguous() for each in inputs]
         gives = [(each.data_ptr(), bytes_of(each)) for each in parts]
         members.run(gives, [], kind, timeout)
-        output.view(parts[root].shape).copy_(parts[root])
+        _copy(output, parts[root])
         return
     landing = _Landing()
     here = landing.at(output)
@@ -179,21 +189,23 @@ def all_to_all(members: Members, outputs: Tensors, inputs: Tensors, timeout: flo
     all_gather(members, list(lengths.unbind()), lengths[rank].clone(), timeout)
     starts = (lengths.cumsum(1) - lengths)[:, rank].tolist()
     landing = _Landing()
-    takes = []
+    takes, wrong = [], ""
     for other, output in enumerate(outputs):
-        here = landing.at(output)
         if other == rank:
-            _copy(here, parts[rank])
-        elif bytes_of(here) != lengths[other, rank]:
-            raise ConfigError(
+            continue
+        here = landing.at(output)
+        takes.append((other, starts[other], bytes_of(here), here.data_ptr()))
+        if bytes_of(here) != lengths[other, rank]:
+            wrong = (
                 f"rank {members.names[other]} gives {int(lengths[other, rank])} bytes, and the "
                 f"tensor for it has {bytes_of(here)}"
             )
-        else:
-            takes.append((other, starts[other], bytes_of(here), here.data_ptr()))
     gives = [(each.data_ptr(), bytes_of(each)) for other, each in enumerate(parts) if other != rank]
-    members.run(gives, takes, _ALL_TO_ALL, timeout)
+    members.run(gives, [] if wrong else takes, _ALL_TO_ALL, timeout)
+    if wrong:  # found after the call, so that the others' next calls do not meet it
+        raise ConfigError(wrong)
     landing.settle()
+    _copy(outputs[rank], parts[rank])
 
 
 def all_reduce(members: Members, tensor: torch.Tensor, op: ReduceOp, timeout: float) -> None:
@@ -224,6 +236,7 @@ def _all_reduce(members: Members, tensor: torch.Tensor, op: ReduceOp, timeout: f
 @staged
 def reduce(members: Members, tensor: torch.Tensor, op: ReduceOp, root: int, timeout: float) -> None:
     """Give the root the reduction of all ranks' values."""
+    _check_root(root, members.size)
     _fold(members, tensor, tensor, op, [root], timeout)
 
 
@@ -235,6 +248,7 @@ def reduce_scatter(
     _check_count(inputs, members.size, "input tensors")
     size, rank = members.size, members.rank
     own = inputs[rank].contiguous()
+    reduction = _reduction(op, own.dtype)
     length = bytes_of(own)
     # The tensors for different ranks may differ in size, but not those of one rank.
     parts = [each.contiguous() for each in inputs]
@@ -246,7 +260,7 @@ def reduce_scatter(
         (other, start, length, rows[other].data_ptr()) for other in range(size) if other != rank
     ]
     members.run(gives, takes, _REDUCE, timeout)
-    output.view(own.shape).copy_(_reduced(rows, op))
+    _copy(output, reduction(rows))
 
 
 def _fold(
@@ -258,6 +272,7 @@ def _fold(
     timeout: float,
 ) -> None:
     """Reduce a slot's worth of all ranks' values at a time, on the ranks `roots`."""
+    reduction = _reduction(op, own.dtype)
     flat = own.contiguous().view(-1)
     is_root = members.rank in roots
     result = torch.empty_like(flat) if is_root else flat
@@ -277,7 +292,7 @@ def _fold(
             if rank != members.rank
         ]
         members.run(gives, takes, kind, timeout)
-        result[begin : begin + step].copy_(_reduced(rows, op))
+        result[begin : begin + step].copy_(reduction(rows))
     if is_root:
         output.copy_(result.view(output.shape))
 
@@ -300,6 +315,11 @@ def _all_reduce_sparse(
     all_gather(members, values, own.values(), timeout)
     total = torch.sparse_coo_tensor(torch.cat(indices, 1), torch.cat(values), own.shape)
     tensor.copy_(total.coalesce())
+
+
+def _check_root(root: int, size: int) -> None:
+    if not 0 <= root < size:
+        raise ConfigError(f"the root is {root}; the group has the ranks 0 to {size - 1}")
 
 
 def _check_count(tensors: Tensors, size: int, what: str) -> None:
@@ -334,12 +354,24 @@ _REDUCTIONS: dict[ReduceOp.RedOpType, Callable[[torch.Tensor], torch.Tensor]] = 
 }
 
 
-def _reduced(rows: torch.Tensor, op: ReduceOp) -> torch.Tensor:
-    """Reduce `rows` over its first dimension, which is that of the ranks."""
-    kind = op.op if isinstance(op, ReduceOp) else op
+def _reduction(op: ReduceOp, dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return what reduces tensors of this dtype over their first dimension, that of the ranks.
+
+    Raises:
+        ConfigError: there is no such operation, or torch has none for the dtype.
+    """
+    kind = getattr(op, "op", op)  # isinstance() takes torch's constants for a ReduceOp too
     if kind not in _REDUCTIONS:
-        raise ConfigError(f"the operation is {kind}; it is one of {', '.join(map(str, _NAMES))}")
-    return _REDUCTIONS[kind](rows)
+        raise ConfigError(
+            f"the operation is {kind}; it is one of {', '.join(map(str, _REDUCTIONS))}"
+        )
+    if (kind, dtype) not in _tried:
+        try:
+            _REDUCTIONS[kind](torch.zeros((2, 1), dtype=dtype))
+        except (RuntimeError, NotImplementedError) as error:
+            raise ConfigError(f"{kind} of {dtype}: {error}") from error
+        _tried.add((kind, dtype))
+    return _REDUCTIONS[kind]
 
 
-_NAMES = list(_REDUCTIONS)
+_tried: set[tuple[ReduceOp.RedOpType, torch.dtype]] = set()  # those that torch has

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from malt._errors import Error
 from malt.torch._backend.errors import translated
 from malt.torch._backend.members import Members
 from malt.torch._backend.point_to_point import Mail
@@ -34,6 +36,8 @@ class Core:
         self.mail = Mail(self.members, store)
         self.title = "malt"  # of the events that a profiler records
         self._number = 0
+        # The synchronous call of the main thread whose end nobody has waited for.
+        self._untaken: str | None = None
         _open.add(self)
 
     def call(
@@ -57,7 +61,7 @@ class Core:
         """
         members = self.members
         timeout = seconds_of(getattr(opts, "timeout", None), members.timeout)
-
+        is_async = getattr(opts, "asyncOp", True)
         stream = on_stream_of(tensors, arguments)
 
         def step() -> None:
@@ -67,9 +71,35 @@ class Core:
                 function(members, *arguments, timeout)
 
         def begin() -> Call:
-            return self.line.call(step, tensors, getattr(opts, "asyncOp", True), stream)
+            return self.line.call(step, tensors, is_async, stream)
 
+        if not is_async and threading.current_thread() is threading.main_thread():
+            begin = self._to_be_taken(name, begin)
         return self.recorded(name, tensors if shown is None else shown, begin)
+
+    def _to_be_taken(self, name: str, begin: Callable[[], Call]) -> Callable[[], Call]:
+        """Have the call after this one fail if nobody waits for this one's end.
+
+        torch does so at once, unless a signal handler's exception has ended it. If the program then
+        repeated the call, it would be the next one for the other ranks.
+        """
+
+        def make() -> Call:
+            if self._untaken is not None:
+                self.members.fail(self._untaken)
+            self._untaken = name
+            try:
+                call = begin()
+            except Error:  # which in_step() has seen
+                self._untaken = None
+                raise
+            call.on_taken = self._take
+            return call
+
+        return make
+
+    def _take(self) -> None:
+        self._untaken = None
 
     def recorded(self, name: str, shown: Sequence[torch.Tensor], begin: Callable[[], Call]) -> Call:
         """Begin a call, as an event if a profiler is on."""

@@ -173,10 +173,13 @@ class Members:
                 if isinstance(error, errors.TimeoutError):
                     late = errors.describe_ranks(self.names[rank] for rank in error.ranks)
                     awaited = f" after it had waited for {late}"
-                dead = error.ranks if isinstance(error, errors.PeerError) else ()
-                self._failed = call, awaited, dead
-                self._shut()
+                self.fail(call, awaited, error.ranks if isinstance(error, errors.PeerError) else ())
             raise
+
+    def fail(self, call: str, awaited: str = "", dead: tuple[int, ...] = ()) -> None:
+        """Leave, since a call has not come to its end on this rank: all later ones fail."""
+        self._failed = call, awaited, dead
+        self._shut()
 
     def held_by(self, has: bool, timeout: float) -> list[int]:
         """Return what each rank has: the same list on all that live. Collective."""

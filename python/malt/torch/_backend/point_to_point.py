@@ -31,16 +31,28 @@ _SLOT_BYTES = 256 << 10
 _DEPTH = 8
 _LOOK_SECONDS = 0.005  # how often a waiting receiver looks for further tensors to receive
 _NAP_SECONDS = 0.0005  # between two looks at all senders
+_LEAST_SECONDS = 1.0  # to make a link, if the other rank comes at the end of the time limit
+
+
+class _AnewError(Exception):
+    """The other rank has begun another attempt to make the link, or has given up its attempt."""
 
 
 class _End:
-    """One end of the link from `source` to `target`; made when it is first used."""
+    """One end of the link from `source` to `target`; made when it is first used.
+
+    A call may time out before the other rank comes to make the link. So each rank numbers its
+    attempts, and the two meet under keys that have both numbers: what a rank left in the store in
+    an attempt that it has given up is never taken for that of a later one.
+    """
 
     def __init__(self, members: Members, store: dist.Store, source: int, target: int) -> None:
         self._members = members
         self._key = f"link/{source}/{target}"
         self._store = store
         self._pair = source, target
+        self._place = self._pair.index(members.rank)
+        self._attempts = 0
         self._link: Link | None = None
         self.names = members.names[source], members.names[target]
 
@@ -51,24 +63,48 @@ class _End:
     def link(self) -> Link:
         """Return the link, which both ranks make together at their first message."""
         if self._link is None:
-            bootstrap = bootstrap_over(
-                dist.PrefixStore(self._key, self._store),
-                self._pair.index(self._members.rank),
-                2,
-                self._find_dead,
-            )
-            self._store.set(f"{self._key}/wanted", b"1")
-            group = form_group(bootstrap, self._members.timeout)
-            self._link = Link(group, self._key, _SLOT_BYTES, _DEPTH)
+            self._attempts += 1
+            self._announce(self._attempts)
+            try:
+                self._link = self._make()
+            except BaseException:
+                self._announce(0)
+                raise
         return self._link
 
     def is_wanted(self) -> bool:
-        """Whether the other rank has begun to use the link."""
-        return self.is_made or bool(self._store.check([f"{self._key}/wanted"]))
+        """Whether the other rank uses the link, or waits to do so."""
+        return self.is_made or self._attempt_of_other() != 0
 
-    def _find_dead(self) -> set[int]:
-        dead = self._members.dead()
-        return {place for place, rank in enumerate(self._pair) if rank in dead}
+    def _make(self) -> Link:
+        deadline = time.monotonic() + self._members.timeout
+        while True:
+            left = max(_LEAST_SECONDS, deadline - time.monotonic())
+            with contextlib.suppress(_AnewError):
+                return self._meet(self._attempt_of_other(), left)
+
+    def _meet(self, other: int, seconds: float) -> Link:
+        """Make the link with the other rank, which is in its attempt of this number."""
+
+        def find_dead() -> set[int]:
+            if self._attempt_of_other() != other:
+                raise _AnewError
+            dead = self._members.dead()
+            return {place for place, rank in enumerate(self._pair) if rank in dead}
+
+        numbers = (self._attempts, other) if self._place == 0 else (other, self._attempts)
+        prefix = "{}/{}/{}".format(self._key, *numbers)
+        store = dist.PrefixStore(prefix, self._store)
+        group = form_group(bootstrap_over(store, self._place, 2, find_dead), seconds)
+        return Link(group, self._key, _SLOT_BYTES, _DEPTH)
+
+    def _announce(self, attempt: int) -> None:
+        self._store.set(f"{self._key}/{self._place}", str(attempt).encode())
+
+    def _attempt_of_other(self) -> int:
+        """Return the number of the other rank's attempt; 0: it is in none."""
+        key = f"{self._key}/{1 - self._place}"
+        return int(self._store.get(key)) if self._store.check([key]) else 0
 
     def close(self) -> None:
         if self._link is not None:
@@ -90,13 +126,11 @@ class Sender:
 
         def step() -> None:
             with translated("send", self._end.names):
-                if time.monotonic() < deadline:
-                    self._end.link().send(given.data_ptr(), bytes_of(given), tag)
-                # Else earlier messages took the time that this one has.
-                elif not self._end.is_made or not self._end.link().try_send(
-                    given.data_ptr(), bytes_of(given), tag
-                ):
+                left = max(0, deadline - time.monotonic())
+                # Earlier messages may have taken the time that this one has.
+                if left == 0 and not self._end.is_made:
                     raise errors.TimeoutError("no room came", [1])
+                self._end.link().send(given.data_ptr(), bytes_of(given), tag, left)
 
         if self._end.is_made and self._line.is_idle:
             with translated("send", self._end.names):
@@ -250,14 +284,23 @@ class Mail:
 
     def _search(self, tensor: torch.Tensor, tag: int, deadline: float) -> int:
         others = [rank for rank in range(self._members.size) if rank != self._members.rank]
+        gone: set[int] = set()  # all that these sent has been seen
         while True:
-            dead = self._members.dead()  # before the look, which then sees all that they sent
-            for rank in others:
+            dead = self._members.dead()
+            for rank in sorted({*others} - gone):
                 receiver = self._receiver(rank)
-                if receiver.is_wanted() and receiver.take(tensor, tag, deadline):
-                    return rank
+                try:
+                    if receiver.is_wanted():  # then the link says when no more can come
+                        if receiver.take(tensor, tag, deadline):
+                            return rank
+                    elif rank in dead:
+                        gone.add(rank)
+                except errors.PeerError as error:
+                    if self._members.names[rank] not in error.ranks:
+                        raise  # this rank was evicted
+                    gone.add(rank)
             with translated("recv", self._members.names):
-                if dead.issuperset(others):
+                if gone.issuperset(others):
                     raise errors.PeerError("all other ranks are dead", others)
                 if time.monotonic() > deadline:
                     raise errors.TimeoutError("no message came", others)

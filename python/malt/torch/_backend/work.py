@@ -47,9 +47,11 @@ class Call(_Work):  # type: ignore[misc] # PyTorch is no dependency
 
     Attributes:
         stream: on which the call works with CUDA tensors; wait() lets the present one wait for it.
+        on_taken: is called when somebody has waited for the call's end.
     """
 
     stream: OnStream | None = None
+    on_taken: Callable[[], None] | None = None
 
     def __init__(self, tensors: Any) -> None:
         super().__init__()
@@ -94,6 +96,8 @@ class Call(_Work):  # type: ignore[misc] # PyTorch is no dependency
             limit = seconds if seconds is not None and seconds > 0 else None
             if not self._ended.wait(limit):
                 raise RuntimeError(f"wait(timeout): the call has not ended within {limit} s")
+        if self.on_taken is not None:
+            self.on_taken()
         if self._error is not None:
             raise self._error
         if self.stream is not None:

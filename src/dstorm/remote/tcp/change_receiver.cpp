@@ -74,7 +74,7 @@ std::optional<ChangeReceiver::Payload> ChangeReceiver::begin_update(const remote
 int ChangeReceiver::claim(SlotWriter& writer, const host::SegmentMemory& memory) const {
   const Policy policy = memory.shape().policy;
   const int looks = policy == Policy::kLatest ? kLooksForSlot : 0;
-  const auto live = [&](int r) { return origin_.control.is_live(r) && !memory.is_closed(r); };
+  const auto live = [&](int r) { return origin_.control.is_live(r) && !memory.has_gone(r); };
   int slot = writer.claim(policy, live);
   for (int look = 0; slot < 0 && look < looks; ++look) {
     sched_yield();

@@ -20,13 +20,13 @@ bool ChangeSender::send_segment(Carried& carried) {
   const remote::Attachment& attachment = *carried.attachment;
   const std::uint64_t changes = attachment.changes.load(std::memory_order_acquire);
   // read before its last clock
-  const bool is_closed = attachment.memory->is_closed(route_.control.rank());
+  const bool has_gone = attachment.memory->has_gone(route_.control.rank());
   if (attachment.urgent.load() > carried.changes) route_.outbox.hurry();
   send_cursors(carried);
   // Only up to the clock: a sender is still about to publish an update beyond it (S6).
   const std::uint64_t clock = carried.carrier.clock();
   if (!send_updates(carried, clock)) {
-    if (carried.sent == clock && !is_closed) carried.note_through(changes);
+    if (carried.sent == clock && !has_gone) carried.note_through(changes);
     return false;
   }
   if (clock > carried.clock) {
@@ -34,7 +34,7 @@ bool ChangeSender::send_segment(Carried& carried) {
     route_.outbox.put(clock);
     carried.clock = clock;
   }
-  if (is_closed) remote::put_closed(carried, route_.outbox);
+  if (has_gone) remote::put_gone(carried, route_.outbox, route_.control.rank());
   carried.note_through(changes);
   return true;
 }

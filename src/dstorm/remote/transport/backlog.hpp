@@ -100,7 +100,7 @@ class Backlog {
   bool is_through(const Attachment& attachment) const;
   // Whether `rank` receives updates of the segment, by the rule that its sender uses.
   bool is_live(const Attachment& attachment, int rank) const {
-    return control_.is_live(rank) && !attachment.memory->is_closed(rank);
+    return control_.is_live(rank) && !attachment.memory->has_gone(rank);
   }
   // Whether a rank of the host receives updates of the segment.
   bool has_receiver(const Attachment& attachment) const;

@@ -80,10 +80,11 @@ class ChangeSender {
   virtual std::string trouble() const { return {}; }
 };
 
-// Says once that this rank has closed the segment.
-inline void put_closed(Carried& carried, Outbox& outbox) {
+// Says once that this rank has closed the segment, or dropped it.
+inline void put_gone(Carried& carried, Outbox& outbox, int rank) {
   if (carried.closed_at != 0) return;
-  outbox.put_head(FrameKind::kClosed, carried.attachment->id, 0);
+  const bool is_closed = carried.attachment->memory->is_closed(rank);
+  outbox.put_head(is_closed ? FrameKind::kClosed : FrameKind::kDropped, carried.attachment->id, 0);
   carried.closed_at = outbox.end();
 }
 

@@ -48,6 +48,7 @@ enum class FrameKind : std::uint32_t {
   // From the callee: from here on it also speaks as a caller, and this is the number of its call,
   // 64 bits. Its answers to the first caller come in between.
   kShare = 12,
+  kDropped = 13,  // the caller has dropped the segment, unused; no body
 };
 
 struct FrameHead {

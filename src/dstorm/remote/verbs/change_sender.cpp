@@ -159,7 +159,7 @@ bool ChangeSender::send_segment(Carried& carried) {
   Written& written = written_[attachment.id];
   const std::uint64_t changes = attachment.changes.load(std::memory_order_acquire);
   // read before its last clock
-  const bool is_closed = attachment.memory->is_closed(route_.control.rank());
+  const bool has_gone = attachment.memory->has_gone(route_.control.rank());
   if (written.in_flight != 0 && written.in_flight <= writer_->reap()) {
     carried.carrier.let_go();
     written.in_flight = 0;
@@ -168,7 +168,7 @@ bool ChangeSender::send_segment(Carried& carried) {
   // connection that is made now gets no window.
   if (!route_.backlog.has_receiver(attachment)) {
     if (written.in_flight != 0) return false;
-    if (is_closed) remote::put_closed(carried, route_.outbox);
+    if (has_gone) remote::put_gone(carried, route_.outbox, route_.control.rank());
     carried.note_through(changes);
     return true;
   }
@@ -184,7 +184,7 @@ bool ChangeSender::send_segment(Carried& carried) {
   // slots; the others go when there is no update.
   const host::SegmentShape& shape = attachment.memory->shape();
   const bool has_update = clock > carried.clock;
-  const bool may_lag = has_update && shape.policy == Policy::kQueue && !is_closed;
+  const bool may_lag = has_update && shape.policy == Policy::kQueue && !has_gone;
   if (!send_cursors(carried, may_lag ? (shape.mailbox.depth() + 3) / 4 : 1, has_update) ||
       !send_updates(carried, written, clock)) {
     return false;
@@ -197,9 +197,9 @@ bool ChangeSender::send_segment(Carried& carried) {
     writer_->send_clock(attachment.id, clock);
     carried.clock = clock;
   }
-  if (is_closed && carried.closed_at == 0) {
+  if (has_gone && carried.closed_at == 0) {
     if (!writer_->is_idle()) return false;
-    remote::put_closed(carried, route_.outbox);
+    remote::put_gone(carried, route_.outbox, route_.control.rank());
   }
   if (!may_lag) carried.note_through(changes);
   return true;

@@ -184,7 +184,7 @@ class MovingRank {
     next_->server->await_made();
   }
   bool await_moved() {
-    while (!next_->server->has_moved()) {
+    while (!next_->server->movers().empty()) {
       for (const int each : options_.ranks) {
         if (!next_->group->is_live(each) || !next_->group->is_live(kMostMovers + each)) {
           return false;

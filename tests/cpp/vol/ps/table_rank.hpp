@@ -4,9 +4,13 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -15,6 +19,20 @@
 #include "vol/ps/server_thread.hpp"
 
 namespace testing_table {
+
+// Stops a process; kill() returns before all of its threads have stopped.
+inline void stop(pid_t pid) {
+  kill(pid, SIGSTOP);
+  const auto has_stopped = [](const std::filesystem::directory_entry& thread) {
+    std::ifstream file(thread.path() / "stat");
+    const std::string stat{std::istreambuf_iterator<char>(file), {}};
+    return stat.find(") T ") != std::string::npos;
+  };
+  const std::filesystem::path threads = "/proc/" + std::to_string(pid) + "/task";
+  while (!std::ranges::all_of(std::filesystem::directory_iterator(threads), has_stopped)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
 
 using testing_processes::ForkBootstrap;
 using testing_processes::Posts;
@@ -54,6 +72,7 @@ class Rank {
     client.emplace(group_, options_, nullptr, &*thread_);
     thread_->await_made();
   }
+  bool is_one_host() const { return group_->is_one_host(); }
   std::uint64_t add(const std::vector<std::int64_t>& keys, double value) {
     const std::vector<double> gradients(keys.size() * options_.width, value);
     return client->push({keys.data(), 0, keys.size()},

@@ -1,0 +1,1 @@
+"""The messages of pools and of the torch backend, simulated: see `pools` and `backend`."""

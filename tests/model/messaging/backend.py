@@ -1,0 +1,504 @@
+"""Process groups of the torch backend over simulated ranks, which die, stop and are late.
+
+The code of malt.torch._backend is the real one, down to the core: its groups, links and exchanges
+are simulated, and so is torch's store.
+
+    B1  The messages of a tag are received whole, once, and in their order. What a send that failed
+        had sent never arrives; nothing else is left out.
+    B2  An error is one that docs/torch_backend.md has, and names the right ranks.
+    B3  A collective call of a rank meets the same call of the others, or fails.
+    B4  No call and no thread waits for ever.
+    B5  When all are well again, messages arrive, and a new process group works.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import torch
+from rejoining.machines import Process, Waiters, World
+from torch.distributed import ReduceOp
+
+from malt._errors import PeerError, TimeoutError  # noqa: A004
+from malt._job import torch_store
+from malt.torch._backend import (
+    collectives,
+    core,
+    members,
+    point_to_point,
+    store_bootstrap,
+    work,
+)
+from malt.torch._backend.operations import Operations
+from messaging.groups import Exchange, Groups, Link, PrefixStore, Store
+from messaging.threads import Interrupts, SimpleQueue, Threading, Time
+
+SILENCE = 1.0
+_LATEST_END = 1000.0
+_SLOT = 64  # bytes
+_TAGS, _ANY_TAG, _QUIET = 3, 10, 100  # tags from any source are above the second, quiet ones above
+
+
+class Message(NamedTuple):
+    source: int
+    target: int
+    tag: int
+    number: int
+
+
+class _Rank:
+    def __init__(self, rank: int, process: Process) -> None:
+        self.rank = rank
+        self.process = process
+        self.slow_until = 0.0
+        self.core: Any = None
+        self.operations: Any = None
+        self.has_failed = False  # a collective of the present group
+        self.is_lost = False
+        self.has_ended = False
+        self.is_in_script = False
+        self.pending: list[Callable[[], None]] = []
+
+    @property
+    def has_left(self) -> bool:
+        return self.core is not None and self.core.members._exchange._is_shut
+
+
+class BackendJob:
+    """One job, from a seed."""
+
+    def __init__(self, seed: int, say: Callable[[str], object] | None = None) -> None:
+        self.world = World(seed, say)
+        self._draw = draw = self.world.random
+        self.interrupts = Interrupts(self.world, at_steps=False)
+        self.size = draw.choice((2, 2, 3, 3, 4))
+        self.names = [5 + 2 * rank for rank in range(self.size)]
+        self.timeout = draw.choice((2.0, 4.0))
+        self._lengths = defaultdict(lambda: draw.choice((1, 4, 30, 100)))  # of tensors, by tag
+        self.ranks: list[_Rank] = []
+        self._is_quiet = False
+        self._faults = 0
+        self._armed = draw.choice((0, 1, 2, 3))
+        self._rate = draw.choice((0.002, 0.01, 0.05))
+        self._sent: dict[tuple[int, int, int], list[tuple[int, str]]] = defaultdict(list)
+        self._received: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+        self._script = [self._step(n) for n in range(draw.randrange(2, 8))]
+        self._last = self._messages(_QUIET, 0)
+        self._arrived_at: dict[str, list[_Rank]] = defaultdict(list)
+        self._meeting = Waiters(self.world)
+        self.right = 0
+        self.errors = 0
+
+    def run(self) -> str:
+        """What is wrong, or nothing."""
+        with self._in_the_place_of_modules():
+            self.groups = Groups(self.world, self.interrupts, self._on_message)
+            self.store = Store(self.world)
+            for rank in range(self.size):
+                process = Process(self.world, rank, f"rank {rank}")
+                me = _Rank(rank, process)
+                self.ranks.append(me)
+                process.at_end.append(lambda _, me=me: self._lose(me))  # type: ignore[misc]
+                process.start(lambda me=me: self._live(me))  # type: ignore[misc]
+            if self._armed and self._draw.random() < 0.5:
+                self.world.at(1e-3 * 2e3 ** self._draw.random(), self._fault)
+            try:
+                self.world.run(_LATEST_END)
+                self._check_end()
+            finally:
+                self.world.end()
+        return self.world.wrong
+
+    @contextlib.contextmanager
+    def _in_the_place_of_modules(self) -> Iterator[None]:
+        world = self.world
+        time = Time(world, self.interrupts)
+        threading = Threading(world, self.interrupts)
+        dist = SimpleNamespace(PrefixStore=PrefixStore, TCPStore=type(None))
+        form_group = lambda bootstrap, timeout: self.groups.form(bootstrap, timeout)  # noqa: E731
+        instead: list[tuple[Any, dict[str, Any]]] = [
+            (torch_store, {"time": time, "_MOST_NAP": 0.1}),
+            (store_bootstrap, {"dist": dist}),
+            (collectives, {"time": time, "SLOT_BYTES": 8 * _SLOT}),
+            (core, {"dist": dist, "_open": set(), "_dead_in_world": self._dead_in_world}),
+            (
+                members,
+                {
+                    "dist": dist,
+                    "form_group": form_group,
+                    "Exchange": Exchange,
+                    "SLOT_BYTES": 8 * _SLOT,
+                },
+            ),
+            (
+                point_to_point,
+                {
+                    "dist": dist,
+                    "form_group": form_group,
+                    "Link": Link,
+                    "threading": threading,
+                    "time": time,
+                    "_SLOT_BYTES": _SLOT,
+                    "_DEPTH": self._draw.choice((1, 2, 8)),
+                    "_LOOK_SECONDS": 0.05,
+                    "_NAP_SECONDS": 0.02,
+                },
+            ),
+            (
+                work,
+                {
+                    "threading": threading,
+                    "queue": SimpleNamespace(SimpleQueue=lambda: SimpleQueue(world)),
+                    "_lock": threading.Lock(),
+                    "_threads": set(),
+                },
+            ),
+        ]
+        before = [(module, {n: getattr(module, n) for n in names}) for module, names in instead]
+        for module, names in instead:
+            vars(module).update(names)
+        try:
+            yield
+        finally:
+            for module, names in before:
+                vars(module).update(names)
+            torch.set_grad_enabled(True)
+
+    def _dead_in_world(self) -> set[int]:
+        """As those of a world's group: what this rank has heard."""
+        me = self.ranks[self.world.here().process.host]
+        return {self.names[rank] for rank in (me.core.members.dead() if me.core else ())}
+
+    # What the ranks do
+
+    def _step(self, number: int) -> Any:
+        draw = self._draw
+        if draw.random() < 0.5:
+            return self._messages(0, number)
+        kinds = ("barrier", "all_gather", "broadcast", "all_reduce", "max", "all_to_all", "gather")
+        return draw.choice((*kinds, "reduce_scatter", "scatter")), draw.randrange(self.size)
+
+    def _messages(self, above: int, step: int) -> list[tuple[int, int, int]]:
+        """From, to, and tag; a tag from any source is of one step."""
+        draw = self._draw
+        found = []
+        for _ in range(draw.randrange(1, 10)):
+            source, target = draw.sample(range(self.size), 2)
+            is_any = draw.random() < 0.3
+            tag = _ANY_TAG + 2 * step + draw.randrange(2) if is_any else draw.randrange(_TAGS)
+            found.append((source, target, tag + above))
+        return found
+
+    def _live(self, me: _Rank) -> None:
+        try:
+            if not self._make_core(me, self.timeout):
+                return
+            me.is_in_script = True
+            for number, step in enumerate(self._script):
+                self.world.park(max(self.world.now + 0.05 * self._draw.random(), me.slow_until))
+                if isinstance(step, list):
+                    self._exchange_messages(me, step)
+                else:
+                    self._call(me, number, *step)
+            self._finish(me)
+            me.is_in_script = False
+            self.interrupts.forget(self.world.here())
+            self._meet("script")
+            self._is_quiet = True
+            if not self._lost:
+                self._end_well(me)
+            if me.core is not None:
+                me.core.close()
+        except Exception as error:
+            self.world.say("".join(traceback.format_exception(error)))
+            if not me.is_lost:
+                self.world.complain(f"B2: rank {me.rank} ends by {error!r}")
+        finally:
+            me.has_ended = True
+
+    def _make_core(self, me: _Rank, limit: float) -> bool:
+        try:
+            me.core = core.Core(self.store, me.rank, self.size, self.names, limit)
+        except (PeerError, TimeoutError) as error:
+            self._check_error(me, error, set(range(self.size)))
+            me.has_failed = True
+            return False
+        me.operations = Operations()
+        me.operations.core = me.core
+        me.has_failed = False
+        return True
+
+    def _end_well(self, me: _Rank) -> None:
+        """What must be right whatever has failed, since all live and are well."""
+        self._exchange_messages(me, self._last)
+        me.core.close()
+        self._meet("closed")
+        me.core = None
+        if self._make_core(me, 60.0):
+            self._exchange_messages(me, self._last)
+            for number, kind in enumerate(("all_gather", "all_reduce", "barrier")):
+                self._call(me, 1000 + number, kind, 0)
+        self._meet("end")
+
+    def _meet(self, where: str) -> None:
+        """Wait for all ranks that live, outside all that is looked at here."""
+        self._arrived_at[where].append(self.ranks[self.world.here().process.host])
+        while any(me not in [*self._arrived_at[where], *self._lost] for me in self.ranks):
+            self._meeting.add()
+            self.world.park(self.world.now + 1.0)
+        self._meeting.wake()
+
+    @property
+    def _lost(self) -> list[_Rank]:
+        return [me for me in self.ranks if me.is_lost or (me.has_ended and me.core is None)]
+
+    def _exchange_messages(self, me: _Rank, plan: list[tuple[int, int, int]]) -> None:
+        draw = self._draw
+        own = [each for each in plan if me.rank in each[:2]]
+        draw.shuffle(own)
+        begun: list[tuple[str, Any, Any, Any]] = []
+        for source, target, tag in own:
+            length = self._lengths[tag]
+            if source == me.rank:
+                key = (source, target, tag)
+                number = len(self._sent[key]) + 1
+                tensor = torch.full((length,), 1000 * source + number, dtype=torch.int32)
+                self._sent[key].append((number, "begun"))
+                call = self._begin(me.operations.send, [tensor], target, tag)
+                begun.append(("send", call, tensor, (key, number)))
+                continue
+            tensor = torch.zeros((length, 2), dtype=torch.int32)[:, 0]  # with gaps
+            if draw.random() < 0.7:
+                tensor = torch.zeros(length, dtype=torch.int32)
+            if tag % _QUIET >= _ANY_TAG:
+                call = self._begin(me.operations.recv_anysource, [tensor], tag)
+                begun.append(("any", call, tensor, (None, tag)))
+            else:
+                call = self._begin(me.operations.recv, [tensor], source, tag)
+                begun.append(("recv", call, tensor, (source, tag)))
+            if draw.random() < 0.2:
+                self.world.park(self.world.now + 0.1 * draw.random())
+        for kind, call, tensor, about in begun:
+            error = call if isinstance(call, BaseException) else self._outcome(call)
+            self._note(me, kind, call, tensor, about, error)
+
+    def _begin(self, begin: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return begin(*arguments)
+        except (PeerError, TimeoutError, KeyboardInterrupt) as error:
+            return error
+
+    def _outcome(self, call: Any) -> BaseException | None:
+        while True:
+            try:
+                call.wait()
+            except KeyboardInterrupt:
+                continue
+            except (PeerError, TimeoutError) as error:
+                return error
+            else:
+                return None
+
+    def _note(
+        self, me: _Rank, kind: str, call: Any, tensor: Any, about: Any, error: BaseException | None
+    ) -> None:
+        if kind == "send":
+            key, number = about
+            is_unknown = isinstance(error, KeyboardInterrupt)
+            outcome = "begun" if is_unknown else "failed" if error else "sent"
+            self._sent[key][number - 1] = number, outcome
+            if error is not None:
+                self._check_error(me, error, {key[1]})
+            return
+        source, tag = about
+        if error is not None:
+            others = set(range(self.size)) - {me.rank}
+            self._check_error(me, error, others if kind == "any" else {source})
+            return
+        values = tensor.tolist()
+        found, number = divmod(values[0], 1000)
+        self.world.say(f"rank {me.rank} has message {number} of {found}, tag {tag}")
+        if set(values) != {values[0]}:
+            self.world.complain(f"B1: rank {me.rank} has received {values}")
+        if call.source_rank() != found or source not in (None, found):
+            self.world.complain(f"B1: {values[0]} is said to be of rank {call.source_rank()}")
+        self._received[found, me.rank, tag].append(number)
+        self.right += 1
+
+    def _call(self, me: _Rank, number: int, kind: str, root: int) -> None:
+        operations, size, rank = me.operations, self.size, me.rank
+        opts = SimpleNamespace(
+            asyncOp=self._draw.random() < 0.5,
+            rootRank=root,
+            rootTensor=0,
+            reduceOp=ReduceOp(ReduceOp.SUM),
+        )
+        mark = 1000 * (number + 1)
+        own = torch.full((self._lengths["collective"],), mark + rank, dtype=torch.int64)
+        rows = [torch.zeros_like(own) for _ in range(size)]
+        each = [own + 100 * other for other in range(size)]
+        out = torch.zeros_like(own)
+        begin, has, expected = {
+            "barrier": (lambda: operations.barrier(opts), [], []),
+            "broadcast": (lambda: operations.broadcast([own], opts), [own], [mark + root]),
+            "all_gather": (
+                lambda: operations.allgather([rows], [own], opts),
+                rows,
+                [mark + other for other in range(size)],
+            ),
+            "all_reduce": (
+                lambda: operations.allreduce([own], opts),
+                [own],
+                [sum(mark + other for other in range(size))],
+            ),
+            "max": (
+                lambda: operations.allreduce([own], self._with_op(opts, ReduceOp(ReduceOp.MAX))),
+                [own],
+                [mark + size - 1],
+            ),
+            "all_to_all": (
+                lambda: operations.alltoall(rows, each, opts),
+                rows,
+                [mark + other + 100 * rank for other in range(size)],
+            ),
+            "gather": (
+                lambda: operations.gather([rows] if rank == root else [], [own], opts),
+                rows if rank == root else [],
+                [mark + other for other in range(size)] if rank == root else [],
+            ),
+            "scatter": (
+                lambda: operations.scatter([out], [each] if rank == root else [], opts),
+                [out],
+                [mark + root + 100 * rank],
+            ),
+            "reduce_scatter": (
+                lambda: operations.reduce_scatter([out], [each], opts),
+                [out],
+                [sum(mark + other + 100 * rank for other in range(size))],
+            ),
+        }[kind]
+        self.world.say(f"rank {rank}: {number}, {kind}")
+        call = self._begin(begin)
+
+        def finish() -> None:
+            error = call if isinstance(call, BaseException) else self._outcome(call)
+            self._note_call(me, f"{number}, {kind}", error, has, expected)
+
+        me.pending.append(finish)
+        if not opts.asyncOp or self._is_quiet or self._draw.random() < 0.5:
+            self._finish(me)
+
+    def _finish(self, me: _Rank) -> None:
+        """Look at all calls that were begun."""
+        while me.pending:
+            me.pending.pop(0)()
+
+    def _note_call(
+        self,
+        me: _Rank,
+        name: str,
+        error: BaseException | None,
+        has: list[Any],
+        expected: list[int],
+    ) -> None:
+        if error is not None:
+            self.world.say(f"rank {me.rank}: {name}: {error!r}")
+            is_again = me.has_failed
+            me.has_failed = True
+            if not isinstance(error, KeyboardInterrupt):
+                self._check_error(me, error, set(range(self.size)) if is_again else None)
+            return
+        if me.has_failed:
+            self.world.complain(f"B3: {name} of rank {me.rank} works after one that has failed")
+        found = [set(tensor.tolist()) for tensor in has]
+        if found != [{value} for value in expected]:
+            self.world.complain(f"B3: {name} of rank {me.rank} has {found}, not {expected}")
+        self.right += 1
+
+    @staticmethod
+    def _with_op(opts: SimpleNamespace, op: Any) -> SimpleNamespace:
+        opts.reduceOp = op
+        return opts
+
+    # Faults
+
+    def _on_message(self) -> None:
+        """Between two messages, which is where faults are worth most."""
+        if self._armed and self._draw.random() < self._rate:
+            self._armed -= 1
+            self.world.at(1e-4 * 1e3 ** self._draw.random(), self._fault)
+
+    def _fault(self) -> None:
+        draw, world = self._draw, self.world
+        living = [me for me in self.ranks if not me.is_lost and not me.has_ended]
+        if self._is_quiet or not living:
+            return
+        self._faults += 1
+        me = draw.choice(living)
+        kind = draw.choice(("kill", "stop", "stop", "stop long", "slow", "slow", "interrupt"))
+        world.say(f"rank {me.rank}: {kind}")
+        if kind == "kill":
+            self._lose(me)
+            me.process.end(-9)
+        elif kind == "stop":
+            me.process.stop(draw.random() * SILENCE * 0.9)
+        elif kind == "stop long":
+            self._lose(me)
+            me.process.stop(SILENCE * (1.1 + 3 * draw.random()))
+            world.at(SILENCE, lambda: self.groups.evict(me.process))
+        elif kind == "slow":
+            me.slow_until = world.now + self.timeout * (0.5 + 2 * draw.random())
+        elif kind == "interrupt" and me.is_in_script:
+            self.interrupts.send(me.process.tasks[0], KeyboardInterrupt)
+
+    def _lose(self, me: _Rank) -> None:
+        me.is_lost = True
+        self._meeting.wake()
+
+    # Checks
+
+    def _check_error(self, me: _Rank, error: BaseException, about: set[int] | None) -> None:
+        """`about`: the ranks that the call may be waiting for; None: all others."""
+        self.errors += 1
+        self.world.say(f"rank {me.rank}: {error!r}")
+        if me.is_lost or isinstance(error, KeyboardInterrupt):
+            return
+        among = about if about is not None else set(range(self.size)) - {me.rank}
+        ranks = {self.names.index(name) for name in error.ranks if name in self.names}  # type: ignore[attr-defined]
+        gone = {each.rank for each in self.ranks if each.is_lost or each.has_failed}
+        gone |= {each.rank for each in self.ranks if each.has_ended or each.has_left}
+        is_right = self._faults > 0 and not self._is_quiet and len(ranks) == len(error.ranks)  # type: ignore[attr-defined]
+        is_right = is_right and ranks <= among
+        if isinstance(error, PeerError):
+            is_right = is_right and ranks <= gone
+        else:
+            is_right = (
+                is_right and ranks != set() and (about is None or len(about) > 1 or ranks == about)
+            )
+        if not is_right:
+            self.world.say("".join(traceback.format_exception(error)))
+            self.world.complain(f"B2: rank {me.rank}: {error!r} ({ranks} of {among}, {gone} gone)")
+
+    def _check_end(self) -> None:
+        if self.world.wrong:
+            return
+        for me in self.ranks:
+            if me.process.is_dead:
+                continue
+            if not me.has_ended or any(not task.dead for task in me.process.tasks):
+                self.world.complain(f"B4: a thread of rank {me.rank} waits for ever")
+        for key, received in self._received.items():
+            source, target, tag = key
+            sent = self._sent[key]
+            may = [number for number, outcome in sent if outcome != "failed"]
+            must = [number for number, outcome in sent if outcome == "sent"]
+            least = [number for number in must if number <= max(received)]
+            if not set(least) <= set(received) or received != [n for n in may if n in received]:
+                self.world.complain(
+                    f"B1: rank {target} has {received} of rank {source}, tag {tag}: {sent}"
+                )

@@ -1,0 +1,195 @@
+"""Breaks the rules of pools, the torch backend and consensus, and checks that this is noticed.
+
+    python tests/mutants/messaging.py [NAME...]
+
+Each mutant is a change of one of malt's modules, run on the seeds from 0 on until one of them
+fails (tests/model/messaging).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+SEEDS = int(os.environ.get("MALT_SEEDS", 4_000))
+_PIECE = 1_000  # seeds of one process
+
+
+class Mutant(NamedTuple):
+    kind: str  # of the jobs that are run
+    module: str
+    old: str
+    new: str
+
+
+MUTANTS = {
+    # An answer to an earlier call counts in the present one.
+    "CALL_NOT_COMPARED": Mutant(
+        "pools",
+        "_pool.summing",
+        "        if message.subject[1:2] != [self._call]:\n            return  # rule 3\n",
+        "",
+    ),
+    "CALL_OF_RUN_NOT_COMPARED": Mutant(
+        "pools", "_pool.running", "message.subject[1:2] == [self._call] and ", ""
+    ),
+    # A rank that was asked for chunks says that it gives them back, and does them too.
+    "GIVEN_BACK_AND_DONE": Mutant(
+        "pools",
+        "_pool.hand",
+        "self._chunks = deque(chunk for chunk in self._chunks if chunk not in back)",
+        "pass",
+    ),
+    # The chunks in the hand of a rank that dies are waited for.
+    "HAND_OF_DEAD_KEPT": Mutant(
+        "pools", "_pool.summing", "for chunk in self._hands.pop(rank):", "for chunk in ():"
+    ),
+    # The error of a call that was given up comes out of the next one.
+    "ERROR_KEPT": Mutant(
+        "pools",
+        "_pool.ear",
+        "        self.rest()\n        self._error = None",
+        "        self.rest()",
+    ),
+    # An interrupt between two ranks' being told of dropped data has the others keep the data.
+    "DROPPED_TOO_EARLY": Mutant(
+        "pools",
+        "_pool.copies",
+        "        changes = self._store.changes\n",
+        "        changes = self._dropped = self._store.changes\n",
+    ),
+    # A rank in a sum does not hear that it is given up.
+    "SUM_NOT_GIVEN_UP": Mutant(
+        "pools", "_pool.serving", "if 0 not in live or self._next is not None:", "if 0 not in live:"
+    ),
+    # Attempts to make a link are not told apart.
+    "ATTEMPTS_MIXED": Mutant(
+        "backend",
+        "torch._backend.point_to_point",
+        'prefix = "{}/{}/{}".format(self._key, *numbers)',
+        'prefix = "{}/both".format(self._key, *numbers)',
+    ),
+    # A receiver from any source gives up when one rank has left.
+    "ONE_DEAD_IS_ALL": Mutant(
+        "backend",
+        "torch._backend.point_to_point",
+        "if self._members.names[rank] not in error.ranks:",
+        "if True:",
+    ),
+    # A receiver from any source does not wait for what a rank has sent before it left.
+    "SENT_BEFORE_DEATH_LOST": Mutant(
+        "backend",
+        "torch._backend.point_to_point",
+        "                    elif rank in dead:\n",
+        "                    if rank in dead:\n",
+    ),
+    # A receiver that came later is served first.
+    "RECEIVES_REVERSED": Mutant(
+        "backend",
+        "torch._backend.point_to_point",
+        "self._waiting.append(_Waiting(tensor, tag, call, deadline))",
+        "self._waiting.insert(0, _Waiting(tensor, tag, call, deadline))",
+    ),
+    # A message is sent at once though earlier ones still wait for room.
+    "SENDS_OVERTAKE": Mutant(
+        "backend",
+        "torch._backend.point_to_point",
+        "if self._end.is_made and self._line.is_idle:",
+        "if self._end.is_made:",
+    ),
+    # A call that the program waits for overtakes an earlier one that it does not wait for.
+    "CALLS_OVERTAKE": Mutant(
+        "backend",
+        "torch._backend.work",
+        "if is_async or (self._unended and not is_inside):",
+        "if is_async:",
+    ),
+    # Errors have the ranks of the group instead of those of the job.
+    "NAMES_OF_GROUP": Mutant(
+        "backend",
+        "torch._backend.errors",
+        "        ranks = [names[rank] for rank in error.ranks]\n        return TimeoutError(",
+        "        ranks = list(error.ranks)\n        return TimeoutError(",
+    ),
+    # A sum that has come, and whose use was interrupted, is made once more.
+    "SUM_MADE_TWICE": Mutant(
+        "consensus", "_consensus.rounds", "if self._before not in (None, allreduces):", "if False:"
+    ),
+    # A rank that hears that a phase ends goes there without telling others (2).
+    "MARK_NOT_REPEATED": Mutant(
+        "consensus", "_consensus.rounds", "            self._say(_DONE)\n", ""
+    ),
+    # An update that reached nobody is not sent again (1).
+    "NOT_SENT_AGAIN": Mutant("consensus", "_consensus.rounds", "if not self._is_out:", "if False:"),
+    # The end of a phase is begun anew after an exception.
+    "END_BEGUN_ANEW": Mutant(
+        "consensus", "_consensus.rounds", "        if not self._is_exact:\n", "        if True:\n"
+    ),
+    # A phase ends by what is known here, which is old (3).
+    "END_NOT_EXACT": Mutant(
+        "consensus",
+        "_consensus.rounds",
+        "            self._add_up(lambda: True, limit)\n",
+        "            self._sum[:] = self._payloads[list(self.ranks)].sum(axis=0)\n",
+    ),
+    # Ranks that have been closed, or are dead, are waited for.
+    "DEAD_AWAITED": Mutant(
+        "consensus",
+        "_consensus.rounds",
+        "for rank in alive if rank not in self._closed",
+        "for rank in range(self._job.size)",
+    ),
+}
+
+_RUN = """
+import sys
+from importlib.machinery import SourceFileLoader
+kind, name, old, new, first, end = sys.argv[1:]
+get_code = SourceFileLoader.get_code
+def get_changed(self, module):
+    if module != "malt." + name:
+        return get_code(self, module)
+    source = self.get_source(module)
+    assert old in source, "the mutant is of other code"
+    return compile(source.replace(old, new), self.path, "exec")
+SourceFileLoader.get_code = get_changed
+from messaging.__main__ import KINDS
+for seed in range(int(first), int(end)):
+    if wrong := KINDS[kind](seed).run():
+        print(f"seed {seed}: {wrong}")
+        break
+"""
+
+
+def check(mutant: Mutant) -> str:
+    """Return the message of the first seed that fails, or "" if none does."""
+    environ = {**os.environ, "PYTHONPATH": str(ROOT / "tests/model")}
+    for first in range(0, SEEDS, _PIECE):
+        seeds = str(first), str(min(first + _PIECE, SEEDS))
+        command = [sys.executable, "-c", _RUN, *mutant, *seeds]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+        if outcome := done.stdout.strip() or done.stderr.strip()[-300:]:
+            return outcome
+    return ""
+
+
+def main() -> int:
+    """Returns the exit status: 1 if a mutant survives."""
+    names = sys.argv[1:] or list(MUTANTS)
+    survivors = []
+    with ThreadPoolExecutor(int(os.environ.get("MALT_JOBS", os.cpu_count() or 1))) as pool:
+        outcomes = pool.map(lambda name: check(MUTANTS[name]), names)
+        for name, outcome in zip(names, outcomes, strict=True):
+            print(f"{name}: {outcome or 'SURVIVES'}", flush=True)
+            if not outcome:
+                survivors.append(name)
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
