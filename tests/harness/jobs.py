@@ -23,12 +23,13 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import forks
 
 _PREAMBLE = """\
 import os, pickle, signal, sys, threading, time
@@ -242,16 +243,11 @@ class Running(Ranks):
     ) -> None:
         super().__init__(directory, size, body)
         self.environ |= environ
-        command = [sys.executable, "-m", "malt", "run", "-n", str(size), "--grace", "1"]
+        command = ["-m", "malt", "run", "-n", str(size), "--grace", "1", *arguments, "script.py"]
         self._output = directory / "output"
         with self._output.open("wb") as output:
-            self.launcher = subprocess.Popen(
-                [*command, *arguments, "script.py"],
-                cwd=directory,
-                env=self.environ,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
+            self.launcher = forks.start(
+                command, directory, self.environ, output, has_torch="import torch" in body
             )
 
     @property

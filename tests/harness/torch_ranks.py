@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import forks
 import pytest
 
 # The first version that the backend is tested with.
@@ -93,13 +94,11 @@ def run_ranks(
     script.write_text(_PREAMBLE + body)
     ranks = []
     for rank in range(size):
-        command = [sys.executable, script, str(rank), str(size), backend, directory]
+        command = [str(script), str(rank), str(size), backend, str(directory)]
         with (directory / f"output-{rank}").open("w") as output:
             paths = os.pathsep.join([os.path.dirname(__file__), *sys.path])
             environ = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-            ranks.append(
-                subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environ)
-            )
+            ranks.append(forks.start(command, Path.cwd(), environ, output, has_torch=True))
     deadline = time.monotonic() + limit
     try:
         found = [process.wait(max(0.1, deadline - time.monotonic())) for process in ranks]

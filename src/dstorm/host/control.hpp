@@ -66,6 +66,7 @@ struct alignas(kLine) ControlHeader {
 enum class Sharing : std::uint8_t {
   kPossible,  // the ranks that can map one another's memory
   kAll,       // all ranks; join() fails if they cannot
+  kProcess,   // those of one process
   kNone,      // each rank is a host by itself
 };
 
