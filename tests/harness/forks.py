@@ -35,7 +35,7 @@ from typing import IO, Any, NoReturn
 _MALT = ("numpy", "malt._api", "malt._launch.launcher", "malt._commands.run", "jobs")
 _TORCH = (*_MALT, "torch", "torch.distributed")
 _MOST_BYTES = 1 << 20
-# What Python reads when it starts, but for these, is the same in a fork.
+# What a fork takes over of that which Python reads when it starts.
 _TAKEN_OVER = ("PYTHONPATH", "PYTHONUNBUFFERED")
 
 
@@ -73,9 +73,12 @@ class Process:
 
 
 class Nursery:
-    """A process that has imported these modules, and starts programs as its forks."""
+    """A process that has imported these modules, and starts programs as its forks.
 
-    def __init__(self, modules: tuple[str, ...]) -> None:
+    `environ` is what of their environment is read when a process starts.
+    """
+
+    def __init__(self, modules: tuple[str, ...], environ: tuple[tuple[str, str], ...]) -> None:
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (here, there):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST_BYTES)
@@ -84,7 +87,7 @@ class Nursery:
                 [sys.executable, __file__, str(there.fileno()), *modules],
                 pass_fds=[there.fileno()],
                 # A process with one thread can be forked.
-                env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+                env=os.environ | dict(environ) | {"OPENBLAS_NUM_THREADS": "1"},
             )
         self._to = here
         atexit.register(process.wait)
@@ -111,28 +114,23 @@ def start(
     output: IO[Any],
     *,
     has_torch: bool,
-) -> Process | subprocess.Popen[bytes]:
+) -> Process:
     """Start `python ARGUMENTS` there, whose output and errors go to one file.
 
-    It is a fork, if that makes no difference to it. With `has_torch` it needs PyTorch.
+    With `has_torch` it needs PyTorch.
     """
-    if _can_be_forked(environ):
-        modules = _TORCH if has_torch else _MALT
-        return _nursery(modules).start(arguments, directory, environ, output)
-    return subprocess.Popen(
-        [sys.executable, *arguments],
-        cwd=directory,
-        env=dict(environ),
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-    )
+    modules = _TORCH if has_torch else _MALT
+    nursery = _nursery(modules, tuple(sorted(_read_at_the_start(environ).items())))
+    return nursery.start(arguments, directory, environ, output)
 
 
-def _can_be_forked(environ: Mapping[str, str]) -> bool:
-    """Whether Python itself starts in no other way with this environment."""
-    names = {name for name in {*environ, *os.environ} if name.startswith("PYTHON")}
-    return all(environ.get(name) == os.environ.get(name) for name in names - {*_TAKEN_OVER})
+def _read_at_the_start(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what Python and the dynamic linker read when a process starts."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name.startswith(("PYTHON", "LD_")) and name not in _TAKEN_OVER
+    }
 
 
 # In the nursery and its forks
@@ -210,6 +208,8 @@ def _become(
     random.seed()
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
+    if torch := sys.modules.get("torch"):
+        torch.seed()
     paths = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     home = os.getcwd() if arguments[0] == "-m" else str(Path(arguments[0]).resolve().parent)
     sys.path[:] = [home, *paths, *(path for path in _PATH if path not in paths)]
@@ -230,9 +230,9 @@ def _run(arguments: Sequence[str]) -> None:
         return
     sys.argv = list(arguments)
     main = types.ModuleType("__main__")
-    main.__file__ = arguments[0]
+    main.__file__ = str(Path(arguments[0]).absolute())
     sys.modules["__main__"] = main
-    exec(compile(Path(arguments[0]).read_bytes(), arguments[0], "exec"), main.__dict__)
+    exec(compile(Path(arguments[0]).read_bytes(), main.__file__, "exec"), main.__dict__)
 
 
 def _code_of(program: Callable[[], None]) -> int:
@@ -247,7 +247,7 @@ def _code_of(program: Callable[[], None]) -> int:
         return int(end.code is not None)
     except BaseException as error:
         inside = error.__traceback__
-        for _ in range(3):  # this function and the two that it calls
+        for _ in range(2):  # this function and _run
             inside = inside and inside.tb_next
         sys.last_type, sys.last_value = type(error), error.with_traceback(inside)
         sys.excepthook(sys.last_type, sys.last_value, inside)
@@ -273,11 +273,9 @@ class _Rank:
     DEVNULL = subprocess.DEVNULL
 
     def Popen(self, command: Sequence[str], **options: Any) -> Any:
-        is_python = command[0] == sys.executable and command[1][:1] != "-"
-        if (
-            not (is_python and _can_be_forked(options["env"]))
-            or len(os.listdir("/proc/self/task")) > 1
-        ):
+        is_script = command[0] == sys.executable and command[1][:1] != "-"
+        is_like = _read_at_the_start(options["env"]) == _read_at_the_start(os.environ)
+        if not is_script or not is_like or len(os.listdir("/proc/self/task")) > 1:
             return subprocess.Popen(command, **options)
         pipes = [os.pipe() for name in ("stdout", "stderr") if options[name] == subprocess.PIPE]
         process = types.SimpleNamespace(stdout=None, stderr=None, returncode=None)
