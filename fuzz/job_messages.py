@@ -25,6 +25,7 @@ from target import MIB, Decoder, frames, fuzz, instrument
 import malt
 from malt._job import (
     agreement,
+    alike,
     array_head,
     calls,
     collective,
@@ -225,7 +226,7 @@ def together(given: bytes) -> Any:
 def agree(given: bytes) -> None:
     """As a collective call whose arguments must be the same."""
     step = together(given).step("look", lambda: (None, {"size": 1, "name": "w"}))
-    agreement.check_alike("a call", step[1])
+    alike.check_alike("a call", step[1])
 
 
 def tell_all(given: bytes) -> None:

@@ -36,7 +36,8 @@ from malt._errors import (
 )
 from malt._job import job as jobs
 from malt._job import joining, missed
-from malt._job.agreement import Report, Together, check_alike
+from malt._job.agreement import Report, Together
+from malt._job.alike import check_alike
 from malt._job.vectors import vector
 
 __all__ = ["Program", "Result", "independent", "run"]

@@ -37,7 +37,8 @@ from malt._checkpoint.safetensors import Array, Later
 from malt._errors import ConfigError, Error
 from malt._job import job as jobs
 from malt._job import missed
-from malt._job.agreement import Report, Together, check_alike
+from malt._job.agreement import Report, Together
+from malt._job.alike import check_alike
 from malt._system_limits import reason
 
 _DRAFT, _OLD = ".malt-draft-", ".malt-old-"

@@ -29,7 +29,8 @@ from malt._checkpoint.safetensors import Array
 from malt._errors import ConfigError, DamagedError
 from malt._job import job as jobs
 from malt._job import missed
-from malt._job.agreement import Report, Together, check_alike
+from malt._job.agreement import Report, Together
+from malt._job.alike import check_alike
 
 _Puts = list[Callable[[], None]]
 

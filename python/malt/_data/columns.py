@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from malt._data.files import File
 from malt._data.reader import Reading
 from malt._errors import ConfigError, describe_ranks
-from malt._job.agreement import Report, check_alike
+from malt._job.agreement import Report
+from malt._job.alike import brief, check_alike
 
-_MOST_SHOWN = 200  # characters of a long value, in reports and so in messages
 _MOST_NAMED = 3  # files in a message
 _ARGUMENTS = ("dtype", "features", "zero_based", "label", "on_bad", "header")
 
@@ -26,11 +25,11 @@ class Layout(NamedTuple):
 def request(files: Sequence[File], asked: Reading) -> Report:
     """Return the part of a report for agree_on() that must be the same on all ranks."""
     return {
-        "files": len(files),
-        "bytes": sum(file.size for file in files),
-        "file names": _brief(", ".join(file.name for file in files)),
+        "the number of files": len(files),
+        "the number of bytes": sum(file.size for file in files),
+        "the list of files": brief(", ".join(file.name for file in files)),
         "arguments": {"format": files[0].format}
-        | {name: _brief(_plain(getattr(asked, name))) for name in _ARGUMENTS},
+        | {name: brief(_plain(getattr(asked, name))) for name in _ARGUMENTS},
     }
 
 
@@ -39,22 +38,14 @@ def width(asked: Reading) -> Report:
     if asked.first is None:
         return {}
     _, features, columns, label = asked.first
-    names = "" if columns is None else f" ({_brief(', '.join(map(repr, columns)))})"
-    about = "" if label is None else f" and the label {_brief(repr(label))}"
-    return {"width": features, "columns": f"{features}{names}{about}"}
+    names = "" if columns is None else f" ({brief(', '.join(map(repr, columns)))})"
+    about = "" if label is None else f" and the label {brief(repr(label))}"
+    return {"width": features, "what the columns are": f"{features}{names}{about}"}
 
 
 def _plain(value: object) -> str:
     """Return a value's text, in which texts have quotes, also if its type is NumPy's."""
     return repr(str(value)) if isinstance(value, str) else str(value)
-
-
-def _brief(text: str) -> str:
-    """Return the text, or its beginning and a digest of all of it."""
-    if len(text) <= _MOST_SHOWN:
-        return text
-    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
-    return f"{text[:_MOST_SHOWN]}... (SHA-256 {digest[:16]})"
 
 
 def agree_on(
@@ -73,8 +64,7 @@ def agree_on(
         ConfigError: a rank has no rows, or the ranks have other arguments or have read different
             data.
     """
-    for name in ("files", "bytes", "file names"):
-        _check_same(name, reports)
+    _check_same(reports, "the number of files", "the number of bytes", "the list of files")
     check_alike("malt.load_data", {rank: one["arguments"] for rank, one in reports.items()})
     empty = [rank for rank, report in reports.items() if report["rows"] == 0]
     total = sum(report["rows"] for report in reports.values())
@@ -91,7 +81,7 @@ def agree_on(
         )
     first = next(iter(reports.values()))
     if "width" in first:
-        _check_same("columns", reports)
+        _check_same(reports, "what the columns are")
         return Layout(first["width"], None)
     zero_based, features = asked.zero_based, asked.features
     if zero_based == "auto":
@@ -107,11 +97,9 @@ def agree_on(
     return Layout(features, bool(zero_based))
 
 
-def _check_same(name: str, reports: dict[int, Report]) -> None:
-    values = {rank: report[name] for rank, report in reports.items()}
-    if len(set(values.values())) > 1:
-        listed = ", ".join(f"{value} on rank {rank}" for rank, value in values.items())
-        raise ConfigError(
-            f"malt.load_data: the data has {name}: {listed}; all ranks must see the same files "
-            "(shard=False if each has its own)"
-        )
+def _check_same(reports: dict[int, Report], *names: str) -> None:
+    check_alike(
+        "malt.load_data",
+        {rank: {name: report[name] for name in names} for rank, report in reports.items()},
+        "all ranks must see the same files (shard=False if each has its own)",
+    )

@@ -22,6 +22,7 @@ from malt._data.bar import Bar, check_bar
 from malt._errors import ConfigError, TimeoutError, describe_ranks  # noqa: A004
 from malt._job import job as jobs
 from malt._job.agreement import Report, Together
+from malt._job.alike import check_alike
 from malt._job.vectors import own_rows
 
 log = logging.getLogger("malt")
@@ -338,13 +339,7 @@ def _agree(
     if job.makes_due:
         return check()[1]  # the other ranks compare it as the description of a vector
     _, reports = Together("malt.shard", None).step("comparing the data", check)
-    for name in ("elements", "chunk", "shuffle", "lockstep"):
-        values = {rank: report[name] for rank, report in reports.items()}
-        if len(set(values.values())) > 1:
-            listed = ", ".join(f"{value} on rank {rank}" for rank, value in values.items())
-            raise ConfigError(
-                f"malt.shard: {name} is {listed}; all ranks must give the same data and options"
-            )
+    check_alike("malt.shard", reports, "give all ranks the same data and options")
     return reports[job.rank]
 
 

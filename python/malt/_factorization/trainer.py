@@ -25,7 +25,8 @@ from malt._factorization.factors import Factors, Floats, Sums, aligned_zeros, su
 from malt._factorization.ratings import Ratings
 from malt._factorization.settings import FactorizationSettings
 from malt._job import joining
-from malt._job.agreement import Report, Together, check_alike
+from malt._job.agreement import Report, Together
+from malt._job.alike import check_alike
 from malt._job.averaging import Averaging
 from malt._partition import Partition
 from malt._training.steps import Step
@@ -139,12 +140,11 @@ def agree(
         ratings, reports = Together(call, None).step("look", report)
     everyone = list(reports.values())
     check_alike(call, {rank: each["settings"] for rank, each in reports.items()})
-    placed = {rank: each["partition"] for rank, each in reports.items()}
-    if len(set(placed.values())) > 1:
-        raise ConfigError(
-            f"{call}: the ranks were given different partitions, with checksums {placed}; give all "
-            "the same, made from the same matrix with the same seed"
-        )
+    check_alike(
+        call,
+        {rank: {"the partition's checksum": each["partition"]} for rank, each in reports.items()},
+        "give all ranks the same, made from the same matrix with the same seed",
+    )
     users, items = (max(each["shape"][axis] for each in everyone) for axis in (0, 1))
     mean = sum(each["sum"] for each in everyone) / sum(each["size"] for each in everyone)
     return RatingsPart(

@@ -21,20 +21,6 @@ _MOST_TOLD = 4096  # bytes of an error message sent to the other ranks
 _DONE, _DAMAGED, _FAILED = b"+", b"?", b"!"
 
 
-def check_alike(call: str, given: Mapping[int, Mapping[str, Any]]) -> None:
-    """Raise ConfigError if ranks differ in a value; `given` has each rank's values by name."""
-    first, expected = next(iter(given.items()))
-    for name, value in expected.items():
-        others = {rank: theirs[name] for rank, theirs in given.items() if theirs[name] != value}
-        if others:
-            other = next(iter(others.values()))
-            ranks = describe_ranks(rank for rank, theirs in others.items() if theirs == other)
-            raise ConfigError(
-                f"{call}: {name} is {value} on rank {first}, and {other} on {ranks}; give all "
-                "ranks the same"
-            )
-
-
 class _Told(Report):
     """A report that another rank has sent."""
 

@@ -17,7 +17,8 @@ from malt._core_import import AVG, SUM, Fold
 from malt._errors import ConfigError, DamagedError, PeerError, describe_ranks
 from malt._job import job as jobs
 from malt._job import values
-from malt._job.agreement import Report, Together, check_alike
+from malt._job.agreement import Report, Together
+from malt._job.alike import check_alike
 from malt._job.pieces import Sent
 from malt._job.vector_types import AnyVector
 

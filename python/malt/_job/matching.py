@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from malt._core_import import Group
-from malt._errors import ConfigError, DamagedError, describe_ranks
+from malt._errors import DamagedError, describe_ranks
+from malt._job.alike import check_alike
 from malt._job.pieces import MOST_BYTES
 from malt._job.rebinding import outer_frame
 
@@ -112,7 +113,14 @@ class Matching:
         told = {
             rank: _read(name, rank, post) for rank, post in enumerate(posts) if post is not None
         }
-        _check_memory(name, told)
+        check_alike(
+            f"vector '{name}'",
+            {
+                rank: {"its memory": "on a GPU" if each["gpu"] else "on the CPU"}
+                for rank, each in told.items()
+            },
+            "give memory of one kind on all ranks (w.cuda(), or w.cpu(), before malt.vector(w))",
+        )
         if group.rank == min(told):
             self._warn_of_shards({rank: each["shards"] for rank, each in told.items()})
             if not self._has_warned and not any(each["named"] for each in told.values()):
@@ -295,17 +303,6 @@ def _read(name: str, rank: int, post: bytes) -> dict[str, Any]:
     if not is_sound or not all(isinstance(calls, str) for calls in told["shards"].values()):
         raise DamagedError(f"vector '{name}': what rank {rank} tells of its own is damaged")
     return told  # type: ignore[no-any-return]
-
-
-def _check_memory(name: str, told: Mapping[int, Mapping[str, Any]]) -> None:
-    on_gpu = [rank for rank, each in told.items() if each["gpu"]]
-    elsewhere = [rank for rank, each in told.items() if not each["gpu"]]
-    if on_gpu and elsewhere:
-        raise ConfigError(
-            f"vector '{name}' is on a GPU on {_ranks(on_gpu)} and on the CPU on "
-            f"{_ranks(elsewhere)}: give memory of one kind on all ranks (w.cuda(), or w.cpu(), "
-            "before malt.vector(w))"
-        )
 
 
 def _cross(old: Mapping[int, int], new: Mapping[int, int]) -> bool:

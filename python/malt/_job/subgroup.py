@@ -15,7 +15,8 @@ from typing import TypeVar
 from malt._core_import import Group, Turns
 from malt._errors import ConfigError, DamagedError, PeerError, describe_ranks
 from malt._job import job as jobs
-from malt._job.agreement import Report, Together, check_alike
+from malt._job.agreement import Report, Together
+from malt._job.alike import check_alike
 
 Made = TypeVar("Made")
 

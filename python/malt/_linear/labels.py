@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from malt._core_import import checksum
-from malt._errors import ConfigError, describe_ranks
+from malt._errors import ConfigError
 from malt._job import joining
-from malt._job.agreement import Report, Together, check_alike
+from malt._job.agreement import Report, Together
+from malt._job.alike import check_alike
 
 Taken = TypeVar("Taken")
 
@@ -71,18 +72,21 @@ def agree(call: str, take: Callable[[], tuple[Taken, Here]]) -> tuple[Taken, All
         mine.append(here)
         return taken, {
             "rows": here.rows,
-            "features": here.features,
-            "dtype": here.dtype,
+            "features": {"the number of X's features": here.features},
+            "dtype": {"the dtype of X": here.dtype},
             "settings": here.settings,
-            "digests": {one.name: one.digest for one in here.same},
+            **{one.name: {f"the digest of {one.name}": one.digest} for one in here.same},
             **_described(here.labels),
         }
 
     taken, reports = Together(call, None).step("checking what each rank was given", act)
-    _check_equal(call, reports, "features", "features; load it with the same features= everywhere")
-    _check_equal(call, reports, "dtype", "values; convert X with .astype()")
-    check_alike(call, {rank: report["settings"] for rank, report in reports.items()})
-    _check_same(call, reports, mine[0].same)
+    for key, way_out in (
+        ("features", "load X with the same features= on all ranks"),
+        ("dtype", "convert X with .astype()"),
+        ("settings", "give all ranks the same"),
+        *((one.name, one.remedy) for one in mine[0].same),
+    ):
+        check_alike(call, {rank: report[key] for rank, report in reports.items()}, way_out)
     rows = sum(report["rows"] for report in reports.values())
     return taken, All(rows, _common_labels(call, reports, mine[0].labels))
 
@@ -98,25 +102,6 @@ def _described(labels: npt.NDArray[Any] | None) -> Report:
         "count": len(listed),
         "labels": listed if len(text) <= _MOST_SHOWN else None,
     }
-
-
-def _check_equal(call: str, reports: dict[int, Report], name: str, noun: str) -> None:
-    first, expected = next((rank, report[name]) for rank, report in reports.items())
-    for rank, report in reports.items():
-        if report[name] != expected:
-            raise ConfigError(
-                f"{call}: rank {rank} has X of {report[name]} {noun} (rank {first}: {expected})"
-            )
-
-
-def _check_same(call: str, reports: dict[int, Report], same: tuple[Same, ...]) -> None:
-    first = next(iter(reports))
-    for name, _, remedy in same:
-        digests = {rank: report["digests"][name] for rank, report in reports.items()}
-        others = [rank for rank, digest in digests.items() if digest != digests[first]]
-        if others:
-            ranks = describe_ranks(others)
-            raise ConfigError(f"{call}: {name} differ ({ranks} from rank {first}); {remedy}")
 
 
 def _common_labels(

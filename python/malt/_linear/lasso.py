@@ -203,10 +203,10 @@ class _Descended(RegressorMixin, LinearInput):
         if sparse.issparse(X):  # SciPy's indices are of 32 or of 64 bits
             parts = X.indptr.astype(np.int64), X.indices.astype(np.int32), X.data
         return (
-            Same("the ranks' X or y", digest(given.y, *parts), _GIVE_ALL_ROWS),
-            Same("the ranks' sample_weight", digest(given.weights), _GIVE_ALL_ROWS),
+            Same("X and y", digest(given.y, *parts), _GIVE_ALL_ROWS),
+            Same("sample_weight", digest(given.weights), _GIVE_ALL_ROWS),
             Same(
-                "with warm_start, the ranks' coef_ of the last fit",
+                "coef_ of the last fit (warm_start)",
                 digest(self._starts(given)),
                 "each rank must start from the same weights: fit the same data on all ranks before",
             ),

@@ -53,8 +53,8 @@ class Start(NamedTuple):
         """Return what all ranks must give alike."""
         remedy = "give all ranks the same weights to begin with"
         return (
-            Same("the ranks' coef_init", digest(self.coef), remedy),
-            Same("the ranks' intercept_init", digest(self.intercept), remedy),
+            Same("coef_init", digest(self.coef), remedy),
+            Same("intercept_init", digest(self.intercept), remedy),
         )
 
     def fill(self, weights: Array) -> None:

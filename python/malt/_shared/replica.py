@@ -19,6 +19,7 @@ from malt import _errors as errors
 from malt._core_import import Group, Messages, Reducer
 from malt._errors import ConfigError, DamagedError, PeerError, describe_ranks
 from malt._job import job as jobs
+from malt._job.alike import check_alike
 from malt._job.uninterrupted import uninterrupted
 from malt._shared import deltas, wire
 from malt._shared.streams import Delta, Held, Part, Streams, are_equal
@@ -386,14 +387,12 @@ class Replica:
         self._rejoining.clear()
 
     def _check_alike(self, rows: dict[int, Held]) -> None:
-        first = min(rows)
-        others = [rank for rank in rows if rows[rank][_CHECKSUM] != rows[first][_CHECKSUM]]
-        if others:
-            raise ConfigError(
-                f"shared array {self.name!r}: {describe_ranks(others)} began with other values "
-                f"than rank {first}; begin with the same on all ranks (zeros, say), and make each "
-                "rank's own changes afterwards"
-            )
+        check_alike(
+            f"shared array {self.name!r}",
+            {rank: {"the checksum of its first values": rows[rank][_CHECKSUM]} for rank in rows},
+            "begin with the same on all ranks (zeros, say), and make each rank's own changes "
+            "afterwards",
+        )
 
     def _send_values(self, limit: float) -> None:
         pieces = self._pieces_of_copy()

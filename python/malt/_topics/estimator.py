@@ -18,7 +18,8 @@ from malt._core_import import checksum
 from malt._data.chunks import Chunks, Data, Survey
 from malt._errors import ConfigError, describe_ranks
 from malt._job import job as jobs
-from malt._job.agreement import Report, check_alike
+from malt._job.agreement import Report
+from malt._job.alike import check_alike
 from malt._pool import forked, starting
 from malt._topics.documents import Documents, Empty, as_documents, check_tokens, warn
 from malt._topics.held_out import expected_topics, log_likelihood, shares_of

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
@@ -10,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from malt._errors import ConfigError, describe_ranks
+from malt._errors import ConfigError
 from malt._job.agreement import Report
+from malt._job.alike import brief, check_alike
 
 Array = npt.NDArray[Any]
 
@@ -51,7 +51,7 @@ def labels(classes: Any) -> Report:
     if classes is None:
         return {}
     values = np.unique(np.asarray(classes)).tolist()
-    return described("classes", [repr(value) for value in values])
+    return {"labels": brief(", ".join(map(repr, values)))}
 
 
 def layout(arrays: Mapping[str, Array]) -> list[str]:
@@ -100,28 +100,16 @@ def check_is_used(estimator: Any, train: Callable[[Any], object]) -> None:
         )
 
 
-def described(key: str, parts: Sequence[str]) -> Report:
-    """Return a digest of what ranks compare, and as much of the text as a message shows."""
-    whole = ", ".join(parts)
-    return {key: hashlib.sha256(whole.encode()).hexdigest(), f"{key} shown": _shown(whole)}
-
-
 def _shown(text: str) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def compare(call: str, reports: Mapping[int, Report]) -> None:
     """Raise ConfigError, on every rank, if a rank has other labels or learns other arrays."""
-    first, expected = next(iter(reports.items()))
-    for key, noun, remedy in (
-        ("settings", "settings", "give the same on every rank"),
-        ("classes", "labels", "give classes=, all labels, on every rank, or shard the rows evenly"),
-        ("layout", "learnt arrays", "give all ranks rows of the same features, and equal options"),
+    for key, way_out in (
+        ("settings", "give the same on every rank"),
+        ("labels", "give classes=, all labels, on every rank, or shard the rows evenly"),
+        ("learnt arrays", "give all ranks rows of the same features, and equal options"),
     ):
-        other = [rank for rank, report in reports.items() if report.get(key) != expected.get(key)]
-        if other:
-            there, here = reports[other[0]].get(f"{key} shown"), expected.get(f"{key} shown")
-            raise ConfigError(
-                f"{call}: {noun} differ: {there} on {describe_ranks(other)}, {here} on rank "
-                f"{first}; {remedy}"
-            )
+        given = {rank: {f"the {key}": report.get(key)} for rank, report in reports.items()}
+        check_alike(call, given, way_out)

@@ -17,13 +17,13 @@ from malt._errors import ConfigError
 from malt._job import job as jobs
 from malt._job import joining
 from malt._job.agreement import Report, Together
+from malt._job.alike import brief
 from malt._job.averaging import Averaging, start_alike
 from malt._job.vectors import vector
 from malt._wrapping.learnt import (
     check_is_used,
     check_unchanged,
     compare,
-    described,
     labels,
     layout,
     learnt,
@@ -256,9 +256,9 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
                 self._check_is_used(rows)
             report = {
                 "pieces": -(-rows.count // every),
-                **described("settings", self._settings()),
+                "settings": brief(", ".join(self._settings())),
                 **labels(all_labels),
-                **described("layout", self._layout),
+                "learnt arrays": brief(", ".join(self._layout)),
             }
             return rows, report
 

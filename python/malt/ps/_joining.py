@@ -18,6 +18,7 @@ from malt._errors import (
     TimeoutError,  # noqa: A004
 )
 from malt._job import calls, pieces
+from malt._job.alike import check_alike
 from malt._job.job import Job
 
 _GRACE_SECONDS = 1.0  # by which a server's own wait for other ranks may end after its client's
@@ -78,13 +79,11 @@ def form_first(
         if theirs.startswith(_REFUSED):
             why = theirs.removeprefix(_REFUSED).decode(errors="replace")
             raise ConfigError(f"{what}: rank {rank}: {why}")
-    for rank, theirs in descriptions.items():
-        if theirs != description.encode():
-            raise ConfigError(
-                f"{what}: the ranks make different tables: rank {job.rank} one of {description}, "
-                f"rank {rank} one of {theirs.decode(errors='replace')}; give all ranks the same "
-                "arguments"
-            )
+    check_alike(
+        what,
+        {r: {"the table": f"of {d.decode(errors='replace')}"} for r, d in descriptions.items()},
+        "give all ranks the same arguments",
+    )
     return form(job, what, ranks, exchange.all)
 
 

@@ -10,7 +10,8 @@ from torch.utils.data import DataLoader
 from malt._arguments import whole
 from malt._data.shard import Shard, shard
 from malt._job import job as jobs
-from malt._job.agreement import Report, Together, check_alike
+from malt._job.agreement import Report, Together
+from malt._job.alike import check_alike
 
 _CALL = "malt.torch.Loader"
 

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 import torch
 from torch.nn.parameter import is_lazy
 
-from malt._errors import ConfigError, describe_ranks
+from malt._errors import ConfigError
+from malt._job import alike
 from malt._job import job as jobs
 from malt._job.agreement import Report, Together
+from malt._job.alike import brief
 from malt.torch._flat import DTYPES, places_of
 
 
@@ -96,44 +98,24 @@ def check_alike(
     if jobs.current().makes_due:  # the other ranks made this check before this one rejoined
         return
 
+    values = "parameters that are not trained" if exchanged else "parameters and buffers"
+
     def describe() -> tuple[None, Report]:
         layout = places_of(exchanged)
         return None, {
-            "settings": settings,
-            "tensors": len(layout),
-            "elements": sum(tensor.numel() for tensor in exchanged.values()),
-            "layout": hashlib.sha256(repr(layout).encode()).hexdigest(),
-            "untouched": _digest(untouched),
+            "what it is called with": settings,
+            "the number of the model's tensors": len(layout),
+            "the number of their elements": sum(tensor.numel() for tensor in exchanged.values()),
+            "the model (parameters' names, shapes and dtypes)": brief(repr(layout)),
+            f"the digest of {values}": _digest(untouched),
         }
 
     _, reports = Together(call, None).step("comparing the models", describe)
-    first, expected = next(iter(reports.items()))
-    values = "parameters that are not trained" if exchanged else "parameters or buffers"
-    for key, meaning in (
-        ("settings", "other settings"),
-        ("layout", "a model with other parameters (names, shapes, dtypes)"),
-        ("untouched", f"other values of {values}"),
-    ):
-        other = [rank for rank, report in reports.items() if report[key] != expected[key]]
-        if other:
-            have = "has" if len(other) == 1 else "have"
-            raise ConfigError(
-                f"{call}: {describe_ranks(other)} {have} {meaning} than rank {first}"
-                f"{_shown(reports[other[0]], expected, key)}; all ranks make the same model, from "
-                "one seed or file, and call this alike"
-            )
-
-
-def _shown(there: Report, here: Report, key: str) -> str:
-    if key == "untouched":
-        return ""  # these are digests
-    texts = [
-        f"{report['tensors']} tensors of {report['elements']:,} elements"
-        if key == "layout"
-        else str(report[key])
-        for report in (there, here)
-    ]
-    return f": {texts[0]} there, {texts[1]} here"
+    alike.check_alike(
+        call,
+        reports,
+        "make one model on all ranks, from one seed or file, and call this alike",
+    )
 
 
 def _digest(tensors: Mapping[str, torch.Tensor]) -> str:

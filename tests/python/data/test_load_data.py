@@ -316,7 +316,7 @@ def test_what_fails_on_one_rank_raises_on_all(job: Result) -> None:
     for error in job.each("none"):
         assert error.says("rank 0", "none.svm: there is no such file", "and also rank 1")
     for error in job.each("rank"):
-        assert error.says("bytes: 54 on rank 0, 60 on rank 1; all ranks must see the same files")
+        assert error.says("bytes is 54 on rank 0, and 60 on rank 1; all ranks must see the same")
 
 
 def test_malt_alone_imports_no_optional_library(job: Result) -> None:

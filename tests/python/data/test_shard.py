@@ -158,7 +158,7 @@ malt.barrier()
     )
     for error in result.each("elements"):
         assert error.kind == "ConfigError"
-        assert error.says("elements is 5 on rank 0, 6 on rank 1")
+        assert error.says("elements is 5 on rank 0, and 6 on rank 1")
     assert all(error.says("rank 1: chunk is 0") for error in result.each("wrong"))
     assert all(error.says("lockstep is True on rank 0") for error in result.each("lockstep"))
     assert sum(result.each("good")) == 2

@@ -199,4 +199,6 @@ tell(error=error_of(job.matching.compare, job.group, "w", site))
     )
     for error in result.each("error"):
         assert error.kind == "ConfigError"
-        assert "vector 'w' is on a GPU on rank 1 and on the CPU on rank 0" in error.text
+        assert (
+            "vector 'w': its memory is on the CPU on rank 0, and on a GPU on rank 1" in error.text
+        )

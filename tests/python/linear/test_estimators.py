@@ -455,7 +455,7 @@ tell(settings=error_of(malt.SGDClassifier(every=10 + rank).fit, X, y))
     for error in result.each("nan"):
         assert error.says("LogisticRegression.fit()", "rank 1", "NaN")
     for error in result.each("features"):
-        assert error.says("rank 1 has X of 63 features", "rank 0: 64", "features=")
+        assert error.says("features is 64 on rank 0, and 63 on rank 1", "features=")
     for error in result.each("labels"):
         assert error.says("rank 1 has the labels", "11]", "rank 0 has", "10]")
     for error in result.each("ranks"):

@@ -226,7 +226,7 @@ def test_an_array_replaced_by_what_cannot_be_averaged_is_an_error_by_name(
 @pytest.mark.parametrize(
     ("what", "parts"),
     [
-        ("labels", ["labels differ", "0, 1, 2, 4, 5, 6, 7, 8, 9 on rank 1", "give classes="]),
+        ("labels", ["the labels is", "0, 1, 2, 4, 5, 6, 7, 8, 9 on rank 1", "give classes="]),
         ("features", ["(10, 60)", "on rank 1", "(10, 64)", "on rank 0"]),
         ("nan", ["rank 1: ValueError", "NaN"]),
         ("empty", ["rank 1: ValueError", "0 sample(s)"]),
