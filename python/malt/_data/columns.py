@@ -40,7 +40,7 @@ def width(asked: Reading) -> Report:
     _, features, columns, label = asked.first
     names = "" if columns is None else f" ({brief(', '.join(map(repr, columns)))})"
     about = "" if label is None else f" and the label {brief(repr(label))}"
-    return {"width": features, "what the columns are": f"{features}{names}{about}"}
+    return {"width": features, "the number of columns": f"{features}{names}{about}"}
 
 
 def _plain(value: object) -> str:
@@ -81,7 +81,7 @@ def agree_on(
         )
     first = next(iter(reports.values()))
     if "width" in first:
-        _check_same(reports, "what the columns are")
+        _check_same(reports, "the number of columns")
         return Layout(first["width"], None)
     zero_based, features = asked.zero_based, asked.features
     if zero_based == "auto":

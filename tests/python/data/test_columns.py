@@ -236,7 +236,9 @@ def test_other_files_on_a_rank_are_told_on_all(job: Result) -> None:
             "the list of files is ", "/3.csv on rank 0, ", "/1.csv on rank 1; all ranks"
         )
     for error in (*job.each("folder"), *job.each("pipes")):
-        assert error.says("has columns: 2 ('a', 'b') on rank 0, 2 ('b', 'a') on rank 1; all ranks")
+        assert error.says(
+            "the number of columns is 2 ('a', 'b') on rank 0, and 2 ('b', 'a') on rank 1; all ranks"
+        )
 
 
 # ---- Commands ------------------------------------------------------------------------------------
