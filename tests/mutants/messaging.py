@@ -116,6 +116,30 @@ MUTANTS = {
         "        ranks = [names[rank] for rank in error.ranks]\n        return TimeoutError(",
         "        ranks = list(error.ranks)\n        return TimeoutError(",
     ),
+    # A death has a call fail on some of the ranks that keep going.
+    "DEATH_SEEN_BY_SOME": Mutant(
+        "backend",
+        "torch._backend.members",
+        "        if not self._may_be_out_of_step:\n",
+        "        if True:\n",
+    ),
+    # Ranks that made different numbers of rounds go on with the same exchange.
+    "EXCHANGE_KEPT": Mutant(
+        "backend",
+        "torch._backend.members",
+        """        self._exchange.shut()
+        self._made += 1
+        self._exchange = Exchange(self.group, f"exchange {self._made}", SLOT_BYTES)
+""",
+        "",
+    ),
+    # A rank that knows that a call has failed is waited for in it.
+    "AWAITED_IN_FAILED": Mutant(
+        "backend",
+        "torch._backend.members",
+        "self._exchange.shut()  # whoever is still in the call does not wait for this rank",
+        "pass",
+    ),
     # A sum that has come, and whose use was interrupted, is made once more.
     "SUM_MADE_TWICE": Mutant(
         "consensus", "_consensus.rounds", "if self._before not in (None, allreduces):", "if False:"

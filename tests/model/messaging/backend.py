@@ -8,7 +8,10 @@ are simulated, and so is torch's store.
     B2  An error is one that docs/torch_backend.md has, and names the right ranks.
     B3  A collective call of a rank meets the same call of the others, or fails.
     B4  No call and no thread waits for ever.
-    B5  When all are well again, messages arrive, and a new process group works.
+    B5  Where the ranks keep going, a death ends a call alike on all that live: the sum is of the
+        same ranks, all have a broadcast or none, all others fail. No call waits for its time limit
+        because of a death, and the calls after it are as if it had not been.
+    B6  When all are well again, messages arrive, and a new process group works.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import contextlib
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from itertools import combinations
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -35,7 +39,7 @@ from malt.torch._backend import (
     work,
 )
 from malt.torch._backend.operations import Operations
-from messaging.groups import Exchange, Groups, Link, PrefixStore, Store
+from messaging.groups import Exchange, Groups, Link, PrefixStore, Reducer, Store
 from messaging.threads import Interrupts, SimpleQueue, Threading, Time
 
 SILENCE = 1.0
@@ -79,10 +83,16 @@ class BackendJob:
         self.size = draw.choice((2, 2, 3, 3, 4))
         self.names = [5 + 2 * rank for rank in range(self.size)]
         self.timeout = draw.choice((2.0, 4.0))
-        self._lengths = defaultdict(lambda: draw.choice((1, 4, 30, 100)))  # of tensors, by tag
+        self._keeps_going = draw.random() < 0.4
+        self._ends: dict[str, tuple[str, int]] = {}  # of calls: how they ended first, and where
+        # Of tensors, by tag.
+        self._lengths: dict[Any, int] = defaultdict(lambda: draw.choice((1, 4, 30, 100)))
+        if self._keeps_going:
+            self._lengths["collective"] = draw.choice((1, 100, 300))
         self.ranks: list[_Rank] = []
         self._is_quiet = False
         self._faults = 0
+        self._delays = 0  # those of them that may have another rank wait for long
         self._armed = draw.choice((0, 1, 2, 3))
         self._rate = draw.choice((0.002, 0.01, 0.05))
         self._sent: dict[tuple[int, int, int], list[tuple[int, str]]] = defaultdict(list)
@@ -132,6 +142,9 @@ class BackendJob:
                     "dist": dist,
                     "form_group": form_group,
                     "Exchange": Exchange,
+                    "Reducer": Reducer,
+                    "time": time,
+                    "_going_on": self._keeps_going,
                     "SLOT_BYTES": 8 * _SLOT,
                 },
             ),
@@ -178,7 +191,7 @@ class BackendJob:
 
     def _step(self, number: int) -> Any:
         draw = self._draw
-        if draw.random() < 0.5:
+        if not self._keeps_going and draw.random() < 0.5:
             return self._messages(0, number)
         kinds = ("barrier", "all_gather", "broadcast", "all_reduce", "max", "all_to_all", "gather")
         return draw.choice((*kinds, "reduce_scatter", "scatter")), draw.randrange(self.size)
@@ -383,11 +396,16 @@ class BackendJob:
             ),
         }[kind]
         self.world.say(f"rank {rank}: {number}, {kind}")
+        before = [tensor.clone() for tensor in has]
         call = self._begin(begin)
 
         def finish() -> None:
             error = call if isinstance(call, BaseException) else self._outcome(call)
-            self._note_call(me, f"{number}, {kind}", error, has, expected)
+            name = f"{number}, {kind}"
+            if self._keeps_going and not self._is_quiet:
+                self._note_end(me, name, error, has, expected, before)
+            else:
+                self._note_call(me, name, error, has, expected)
 
         me.pending.append(finish)
         if not opts.asyncOp or self._is_quiet or self._draw.random() < 0.5:
@@ -409,6 +427,8 @@ class BackendJob:
         if error is not None:
             self.world.say(f"rank {me.rank}: {name}: {error!r}")
             is_again = me.has_failed
+            if self._keeps_going and isinstance(error, TimeoutError) and not self._delays:
+                self.world.complain(f"B5: rank {me.rank}: {error!r} though no rank is late")
             me.has_failed = True
             if not isinstance(error, KeyboardInterrupt):
                 self._check_error(me, error, set(range(self.size)) if is_again else None)
@@ -419,6 +439,49 @@ class BackendJob:
         if found != [{value} for value in expected]:
             self.world.complain(f"B3: {name} of rank {me.rank} has {found}, not {expected}")
         self.right += 1
+
+    def _note_end(
+        self,
+        me: _Rank,
+        name: str,
+        error: BaseException | None,
+        has: list[Any],
+        expected: list[int],
+        before: list[Any],
+    ) -> None:
+        """As _note_call, where the ranks keep going."""
+        if error is not None and not (isinstance(error, PeerError) and not me.has_failed):
+            self._note_call(me, name, error, has, expected)
+            return
+        if error is not None:
+            self._check_error(me, error, set(range(self.size)))
+        if me.is_lost:
+            return
+        kind = name.split()[1]
+        found = [set(tensor.tolist()) for tensor in has]
+        if error is not None:
+            end = "dead"
+        elif found == [{value} for value in expected]:
+            end = "all"
+        elif kind == "broadcast" and all(map(torch.equal, has, before)):
+            end = "nothing"
+        elif kind == "all_reduce" and self._is_of_some(me, found[0], expected[0]):
+            end = f"{found[0]}"
+        else:
+            end = f"wrong: {found}"
+        if error is not None and kind in ("barrier", "broadcast", "all_reduce"):
+            end = f"wrong: {error!r}"
+        first, rank = self._ends.setdefault(name, (end, me.rank))
+        if end != first or end.startswith("wrong"):
+            self.world.complain(f"B5: {name}: {end} on rank {me.rank}, {first} on rank {rank}")
+        self.right += error is None
+
+    def _is_of_some(self, me: _Rank, found: set[int], whole: int) -> bool:
+        """Whether it is the sum of some ranks, this one among them."""
+        mark = (whole - sum(range(self.size))) // self.size
+        others = [mark + rank for rank in range(self.size) if rank != me.rank]
+        sums = {sum(some) for n in range(self.size) for some in combinations(others, n)}
+        return found <= {mark + me.rank + some for some in sums} and len(found) == 1
 
     @staticmethod
     def _with_op(opts: SimpleNamespace, op: Any) -> SimpleNamespace:
@@ -431,16 +494,27 @@ class BackendJob:
         """Between two messages, which is where faults are worth most."""
         if self._armed and self._draw.random() < self._rate:
             self._armed -= 1
-            self.world.at(1e-4 * 1e3 ** self._draw.random(), self._fault)
+            if self._keeps_going and self._draw.random() < 0.5:
+                sender = self.ranks[self.world.here().process.host]
+                self.world.at(0.0, lambda: self._fault(sender))
+            else:
+                self.world.at(1e-4 * 1e3 ** self._draw.random(), self._fault)
 
-    def _fault(self) -> None:
+    def _fault(self, victim: _Rank | None = None) -> None:
+        """Let something happen to a rank; to `victim`, that it dies."""
         draw, world = self._draw, self.world
         living = [me for me in self.ranks if not me.is_lost and not me.has_ended]
         if self._is_quiet or not living:
             return
         self._faults += 1
         me = draw.choice(living)
-        kind = draw.choice(("kill", "stop", "stop", "stop long", "slow", "slow", "interrupt"))
+        if victim in living:
+            me = victim
+        kinds = ("kill", "stop", "stop", "stop long", "slow", "slow", "interrupt")
+        kind = draw.choice(("kill", "kill", "stop long", *kinds) if self._keeps_going else kinds)
+        if me is victim:
+            kind = "kill"
+        self._delays += kind != "kill"
         world.say(f"rank {me.rank}: {kind}")
         if kind == "kill":
             self._lose(me)

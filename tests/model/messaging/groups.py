@@ -431,7 +431,7 @@ class Exchange:
         return whole, wrong, missing
 
     def _bring(self, to: int, post: tuple[int, int, bytes]) -> None:
-        if to in self._ends:
+        if to in self._ends and self._group.rank in self._network.live[to]:
             self._ends[to]._posts[self._group.rank].append(post)
 
     def _raise(self, wrong: str, missing: set[int]) -> None:
@@ -439,3 +439,72 @@ class Exchange:
             raise ConfigError(wrong)
         if missing:
             raise PeerError(f"ranks {missing} are dead, or left before this call", missing)
+
+
+class _Sum:
+    """A round of a reducer: what ranks have given, and once it is decided, of whom the sum is."""
+
+    def __init__(self) -> None:
+        self.given: dict[int, bytes] = {}
+        self.ranks: list[int] | None = None
+
+
+class Reducer:
+    """As malt._core.Reducer: a round is decided once, for all of its ranks.
+
+    How they decide is simulated elsewhere (src/dstorm/collective).
+    """
+
+    def __init__(self, group: Group, dtype: str, _count: int, name: str) -> None:
+        self._group = group
+        self._network = group.network
+        self._dtype = np.dtype(dtype)
+        self._name = name
+        self._number = 0
+        self._is_shut = False
+        self._left: set[int] = set()
+        self._ends = group.parts.setdefault(f"ends of {name}", {})
+        self._ends[group.rank] = self
+        group.await_all(name)
+
+    def allreduce(self, data: int, count: int, mean: bool, timeout: float) -> list[int]:
+        group, rank = self._group, self._group.rank
+        group.check_standing()
+        if self._is_shut:
+            raise PeerError("an earlier call did not come to its end", [rank])
+        self._number += 1
+        here: _Sum = group.parts.setdefault(f"round {self._number} of {self._name}", _Sum())  # type: ignore[arg-type]
+        come = group.parts.setdefault(
+            f"come to {self._number} of {self._name}", {r: {r} for r in self._network.processes}
+        )
+        length = count * self._dtype.itemsize
+        here.given[rank] = ctypes.string_at(data, length)
+        self._network.to_others(rank, lambda to: come[to].add(rank))
+
+        def missing() -> set[int]:
+            return self._network.live[rank] - self._left - come[rank]
+
+        if not group.wait(lambda: here.ranks is not None or not missing(), timeout):
+            raise TimeoutError("ranks did not come", missing())
+        if here.ranks is None:
+            here.ranks = sorted(come[rank] & (self._network.live[rank] - self._left | {rank}))
+            for other in self._network.others(rank):
+                group.world.at(
+                    group.world.delay(),
+                    lambda other=other: self._network.ring(other),  # type: ignore[misc]
+                )
+        if rank not in here.ranks:
+            raise PeerError(f"rank {rank} was left out", [])
+        rows = [np.frombuffer(here.given[each], self._dtype) for each in here.ranks]
+        total = np.sum(rows, axis=0) / (len(rows) if mean else 1)
+        ctypes.memmove(data, total.astype(self._dtype).tobytes(), length)
+        return [each for each in here.ranks if each != rank]
+
+    def shut(self) -> None:
+        if not self._is_shut:
+            self._is_shut = True
+            self._network.to_others(self._group.rank, self._see_leave)
+
+    def _see_leave(self, to: int) -> None:
+        if to in self._ends:
+            self._ends[to]._left.add(self._group.rank)

@@ -37,7 +37,8 @@ class Network:
         self._at_change: dict[int, list[Callable[[int], object]]] = {r: [] for r in processes}
         self._on_way: dict[tuple[int, int], deque[tuple[float, Callable[[], object]]]] = {}
         self._last: dict[tuple[int, int], float] = {}
-        self._cut: dict[int, float] = {}  # what a dead rank had not sent by then never comes
+        # What a dead rank had not sent to another one by then never comes.
+        self._cut: dict[tuple[int, int], float] = {}
         for rank, process in processes.items():
             process.at_end.append(lambda _, rank=rank: self._die(rank))  # type: ignore[misc]
             if process.is_dead:
@@ -56,7 +57,7 @@ class Network:
     def _bring(self, sender: int, to: int) -> None:
         """Bring the next message: times are rounded, and so are in order only nearly."""
         sent, arrive = self._on_way[sender, to].popleft()
-        if sent <= self._cut.get(sender, sent) and not self.processes[to].is_dead:
+        if sent <= self._cut.get((sender, to), sent) and not self.processes[to].is_dead:
             arrive()
             self.ring(to)
 
@@ -77,11 +78,11 @@ class Network:
         self._at_change[rank].append(call)
 
     def _die(self, rank: int) -> None:
-        """Some of what it sent last may never come."""
+        """Some of what it sent last may never come, or to some ranks alone."""
         now = self.world.now
-        self._cut[rank] = now - self.world.delay()
         for to in self.processes:
             if to != rank:
+                self._cut[rank, to] = now - self.world.random.choice((0.0, self.world.delay()))
                 last = max(self._last.get((rank, to), 0.0), now)
                 self.world.at(
                     last - now + self.world.delay(),

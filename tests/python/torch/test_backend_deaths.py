@@ -179,6 +179,42 @@ def test_training_goes_on_with_the_mean_of_the_living(tmp_path: Path) -> None:
         assert told["counts"] == [4] * 4  # of integers the sum
 
 
+BETWEEN = """
+import random, threading
+join()
+malt.torch.keep_going()
+dist.barrier()
+if rank == 2:
+    after = random.Random(SEED).uniform(0, 0.05)
+    threading.Timer(after, os.kill, (os.getpid(), signal.SIGKILL)).start()
+ends = []
+while ends.count("dead") < 4:
+    try:
+        values = torch.full((300_000,), float(rank))  # more than two slots
+        dist.all_reduce(values, op=dist.ReduceOp.MAX)
+        ends.append(str(values.unique().tolist()))
+    except RuntimeError as error:
+        ends.append("dead")
+        assert error.ranks == (2,), error
+    given = torch.full((10,), 1000.0 * rank + len(ends))
+    dist.broadcast(given, 0)
+    ends.append(str((given - len(ends)).unique().tolist()))
+tell(ends=ends)
+"""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_death_at_any_moment_ends_a_call_alike_on_those_that_go_on(
+    tmp_path: Path, seed: int
+) -> None:
+    """Calls after it meet the same calls of the others."""
+    ranks = run_ranks(tmp_path, 3, f"SEED = {seed}{BETWEEN}", codes={0, -signal.SIGKILL})
+    first, second = (told["ends"] for told in ranks.told[:2])
+    assert first == second
+    assert set(first[1::2]) == {"[0.0]"}
+    assert set(first[::2]) <= {"[2.0]", "dead"}
+
+
 STOPPING = """
 from torch.nn.parallel import DistributedDataParallel
 join()

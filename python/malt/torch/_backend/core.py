@@ -67,7 +67,12 @@ class Core:
         def step() -> None:
             on_stream = stream or contextlib.nullcontext()
             # Outputs may be parameters, which nothing may write to where gradients are recorded.
-            with translated(name, members.names), members.in_step(name), on_stream, torch.no_grad():
+            with (
+                translated(name, members.names),
+                members.in_step(name, timeout),
+                on_stream,
+                torch.no_grad(),
+            ):
                 function(members, *arguments, timeout)
 
         def begin() -> Call:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
@@ -91,6 +92,7 @@ class Members:
         self.timeout = timeout
         self._group: Group | None = None
         self._exchange: Exchange | None = None
+        self._may_be_out_of_step = False  # in the present call, if it goes on without the dead
         # Ranks that miss a monitored barrier stay in step elsewhere.
         self._monitor: Exchange | None = None
         self._reducers: dict[tuple[torch.dtype, int], Reducer] = {}
@@ -108,7 +110,7 @@ class Members:
                     lambda: {self.names.index(each) for each in find_dead() & {*self.names}},
                 )
                 self._group = form_group(bootstrap, timeout)
-                self._exchange = Exchange(self._group, "exchange", SLOT_BYTES)
+                self._exchange = Exchange(self._group, "exchange 0", SLOT_BYTES)
                 self._monitor = Exchange(self._group, "monitored_barrier", _LINE_BYTES)
                 self._folds_all = size <= _FEW_RANKS and self._group.is_one_host
 
@@ -147,14 +149,15 @@ class Members:
         """
         if self._exchange is None:
             return []
+        self._may_be_out_of_step |= _going_on and not may_miss
         return self._exchange.run(gives, takes, kind, timeout, may_miss)
 
     @contextmanager
-    def in_step(self, call: str) -> Iterator[None]:
+    def in_step(self, call: str, timeout: float) -> Iterator[None]:
         """Make a call as a whole, or leave: afterwards the ranks might be in different calls.
 
-        An error of the arguments is one on all ranks, which have made the call. So is PeerError
-        where keep_going() holds.
+        An error of the arguments is one on all ranks, which have made the call. Where keep_going()
+        holds, PeerError is one on all ranks too.
         """
         if self._failed is not None:
             name, awaited, ranks = self._failed
@@ -163,8 +166,15 @@ class Members:
                 "destroy the group and make another",
                 ranks,
             )
+        end = time.monotonic() + timeout
+        self._may_be_out_of_step = False
         try:
-            yield
+            try:
+                yield
+            except (errors.ConfigError, errors.PeerError) as error:
+                self._end_together(error, end)
+                raise
+            self._end_together(None, end)
         except errors.ConfigError:
             raise
         except BaseException as error:  # an interrupt too
@@ -175,6 +185,30 @@ class Members:
                     awaited = f" after it had waited for {late}"
                 self.fail(call, awaited, error.ranks if isinstance(error, errors.PeerError) else ())
             raise
+
+    def _end_together(self, error: Exception | None, end: float) -> None:
+        """Have a call that needs all ranks fail on all that live if it fails on one of them.
+
+        One rank may have heard all of a dead one, and another not; then they have made different
+        numbers of rounds. So they go on with a new exchange.
+
+        Raises:
+            PeerError: ranks are dead.
+        """
+        if not self._may_be_out_of_step:
+            return
+        assert self._exchange is not None
+        is_whole = not isinstance(error, errors.PeerError)
+        if not is_whole:
+            self._exchange.shut()  # whoever is still in the call does not wait for this rank
+        held = self.held_by(is_whole, max(0.0, end - time.monotonic()))
+        if Held.MISSES not in held:
+            return
+        self._exchange.shut()
+        self._made += 1
+        self._exchange = Exchange(self.group, f"exchange {self._made}", SLOT_BYTES)
+        dead = [rank for rank, has in enumerate(held) if has == Held.DEAD]
+        raise errors.PeerError("ranks are dead", dead) from error
 
     def fail(self, call: str, awaited: str = "", dead: tuple[int, ...] = ()) -> None:
         """Leave, since a call has not come to its end on this rank: all later ones fail."""
