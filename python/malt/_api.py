@@ -35,8 +35,7 @@ from malt._core_import import (
 from malt._data.shard import Shard, shard
 from malt._errors import ConfigError, Error, PeerError, TimeoutError  # noqa: A004
 from malt._job.bootstrap import Bootstrap
-from malt._job.calls import barrier
-from malt._job.collective import allreduce, broadcast
+from malt._job.collective import allreduce, barrier, broadcast
 from malt._job.edge import Edge
 from malt._job.frontier import Frontier
 from malt._job.job import (

@@ -17,6 +17,7 @@ from malt._job.pieces import Sent
 Result = TypeVar("Result")
 Report = dict[str, Any]
 
+_MOST_STEPS = 64  # that are kept
 _MOST_TOLD = 4096  # bytes of an error message sent to the other ranks
 _DONE, _DAMAGED, _FAILED = b"+", b"?", b"!"
 
@@ -172,6 +173,12 @@ class Together:
             if number < len(here):
                 return here[number]
             what = self._name_of(name) + (f" from byte {begin}" if begin else "")
+            job = jobs.current()
+            # An exception has ended this call on this rank while it made something, as a vector,
+            # after this step: the others are there, or will come there.
+            is_inside = self.group.pending.rpartition(", step ")[0] not in ("", self.call)
+            if is_inside and (what, piece) in job.steps:
+                return job.steps[what, piece]
             left = max(0.0, deadline - time.monotonic()) if begin else limit
 
             def step(group: Group) -> list[bytes | None]:
@@ -186,7 +193,10 @@ class Together:
                     )
                 return there
 
-            return calls.call(self.call, step)
+            job.steps[what, piece] = there = calls.call(self.call, step)
+            if len(job.steps) > _MOST_STEPS:
+                del job.steps[next(iter(job.steps))]
+            return there
 
         limit = jobs.current().settings.timeout if limit is None else limit
         deadline = time.monotonic() + limit

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar, cast
 
-from malt._arguments import seconds
 from malt._core_import import Group
 from malt._errors import ConfigError, SupersededError
 from malt._job import job as jobs
@@ -62,18 +61,3 @@ def make(
         if has_shared_values and job.size > 1:
             missed.note_made(cast(AnyVector, made))
         return made
-
-
-def barrier(timeout: float | None = None) -> None:
-    """Return when every live rank has called it.
-
-    On a rejoining rank it returns at once until the first scatter, gather or allreduce, because the
-    other ranks have made this call before.
-
-    Raises:
-        TimeoutError: the ranks that the error names did not come within `timeout` seconds (init()'s
-            if None).
-    """
-    limit = seconds(timeout)
-    if not jobs.current().is_rejoining:
-        call("malt.barrier", lambda group: group.barrier(limit))

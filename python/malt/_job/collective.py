@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from malt._arguments import whole
+from malt._arguments import seconds, whole
 from malt._core_import import AVG, SUM, Fold
 from malt._errors import ConfigError, DamagedError, PeerError, describe_ranks
 from malt._job import job as jobs
@@ -24,6 +24,7 @@ from malt._job.vector_types import AnyVector
 
 _MOST_BYTES = 1 << 20  # of a value in its encoded form
 _CALL = "malt.allreduce"
+_BARRIER = "malt.barrier"
 
 
 _Arguments = ParamSpec("_Arguments")
@@ -60,6 +61,25 @@ def _goes_on(
         return go_on
 
     return decorate
+
+
+@_goes_on(_BARRIER)
+def barrier(timeout: float | None = None) -> None:
+    """Return when every live rank has called it.
+
+    On a rejoining rank it returns at once until the first scatter, gather or allreduce, because the
+    other ranks have made this call before. If Ctrl-C or a time limit ends the call, repeat it.
+
+    Raises:
+        TimeoutError: the ranks that the error names did not come within `timeout` seconds (init()'s
+            if None).
+    """
+    job = jobs.current()
+    if job.is_rejoining:
+        seconds(timeout)
+    else:
+        together = Together(_BARRIER, timeout)
+        together.step("all are here", lambda: (None, {}), sent=job.sent[_BARRIER])
 
 
 @_goes_on(_CALL)

@@ -17,6 +17,7 @@ from malt._errors import (
     ConfigError,
     DamagedError,
     Error,
+    PeerError,
     TimeoutError,  # noqa: A004
 )
 from malt._job import array_head
@@ -27,6 +28,7 @@ from malt._job.subgroup import Subgroups
 from malt._job.uninterrupted import uninterrupted
 
 _MOST_CAPACITY = 1 << 48
+_VERDICT_SECONDS = 1.0  # that the job may take longer than an edge to know who is dead
 _KINDS = "biufc"  # of dtypes: bool, int, unsigned int, float, complex
 
 
@@ -103,6 +105,8 @@ class Edge:
                 numbers; the edge is closed.
             TimeoutError: `dst` did not receive in time; nothing was sent.
             PeerError: `dst` is dead or has left.
+            KeyboardInterrupt: Ctrl-C, or another exception of a signal handler: the array may have
+                been sent, so a repeated call may send it twice.
         """
         duplex = self._end(self.src, "send")
         given = _array(array)
@@ -196,7 +200,20 @@ class Edge:
                 raise ConfigError(
                     f"{self!r} has been closed by another thread, or with the job"
                 ) from error
+            peer = self.dst if self._rank == self.src else self.src
+            if isinstance(error, PeerError) and error.ranks != (peer,) and _is_dead(peer):
+                raise PeerError(f"{self!r}: rank {peer} is dead, or has left", [peer]) from error
             raise
+
+
+def _is_dead(peer: int) -> bool:
+    """Return whether the job says so, where the edge's own two ranks cannot tell who is dead."""
+    job = jobs.current()
+    end = time.monotonic() + _VERDICT_SECONDS
+    while {job.rank, peer} <= {*job.group.alive()} and time.monotonic() < end:
+        time.sleep(0.01)
+    alive = job.group.alive()
+    return job.rank in alive and peer not in alive
 
 
 def _array(given: Any) -> npt.NDArray[Any]:

@@ -67,6 +67,9 @@ class Job:
         self.tables = 0  # the same, of malt.ps.Table
         self.sent: dict[str, Sent] = {}  # by call, of calls that an exception has ended
         self.unended: set[str] = set()  # calls that have begun and not ended
+        # What all ranks gave in the last steps of collective calls in this group, by the step and
+        # what this rank gave.
+        self.steps: dict[tuple[str, bytes], list[bytes | None]] = {}
         self.matching = Matching()
         self.on_change: list[OnChange] = []
         self.make_further = make_further
@@ -359,6 +362,7 @@ def regroup() -> None:
     assert generations is not None
     generations.move_to_next()
     current().unended.clear()  # ranks that join know of no such call
+    current().steps.clear()
     call_at_new_epoch()
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy.typing as npt
+
 from malt._arguments import seconds, text, whole
 from malt._core_import import Held as Turn
 from malt._core_import import Stats
 from malt._errors import ConfigError, SupersededError
 from malt._job import calls
 from malt._job import job as jobs
+from malt._job.agreement import Together
+from malt._job.alike import check_alike
 from malt._job.device_arrays import is_on_gpu
 from malt._job.vectors import as_array
 from malt._shared.replica import Replica
@@ -58,6 +62,7 @@ class Shared:
         with job.turns.hold("making a malt.Shared"):
             name = f"shared-{job.vectors + 1}" if name is None else name
             self._replica = Replica(array.reshape(-1), name)
+            _compare(name, array)
             about = f"shared array {name!r} of {array.dtype} {list(array.shape)}"
             try:
                 calls.make(self._replica.enter, about, has_shared_values=False, is_of_loop=True)
@@ -220,3 +225,12 @@ class Shared:
 def _limit(timeout: float | None) -> float:
     limit = seconds(timeout)
     return jobs.current().settings.timeout if limit is None else limit
+
+
+def _compare(name: str, array: npt.NDArray[Any]) -> None:
+    """Check that all ranks share arrays of one kind. Collective, but not on a rejoining rank."""
+    if not jobs.current().makes_due:
+        what = f"malt.Shared, {name!r}"
+        report = {"dtype": str(array.dtype), "shape": list(array.shape)}
+        _, given = Together(what, None).step("the array", lambda: (None, report))
+        check_alike(what, given, "share an array of one dtype and shape on all ranks")

@@ -305,6 +305,12 @@ class Group:
             kept.append(found)
         return found
 
+    @property
+    def pending(self) -> str:
+        host, number = self._host, self._exchanges + 1
+        is_posted = host.posted[self.rank] == number
+        return host.posts[self.rank, number][0] if is_posted else ""
+
     def await_posts(self, by_rank: Sequence[int], timeout: float) -> None:
         posted = self._host.posted
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from malt._core_import import Turns
 from malt._errors import Error, PeerError, SupersededError, TimeoutError  # noqa: A004
-from malt._job import await_ranks, calls, generations, handover
+from malt._job import await_ranks, calls, collective, generations, handover
 from malt._job import job as jobs
 from malt._job.settings import Settings
 from malt._launch import host_ranks
@@ -251,7 +251,7 @@ class Job:
         if life.adding is not None:
             self._drain_if_due(life)
         for _ in range(self._barriers):
-            calls.barrier()
+            collective.barrier()
             world.park(world.now + self._draw.random() ** 3)
         while v.iteration < min(self._goal, life.leaves_at):
             before = v.iteration
@@ -269,7 +269,7 @@ class Job:
             if life.adding is not None:
                 self._add(life)
             if self._more == "barrier" and self.staleness == 0:
-                calls.barrier()
+                collective.barrier()
             if u is None or self._pauses != "between the vectors":
                 self._compute()
             if life.computes_until > world.now:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -292,3 +294,27 @@ tell(came=[int(edge.receive()) for _ in range(3)], error=error_of(edge.receive))
     error = result.told[1]["error"]
     assert (error.kind, error.ranks) == ("PeerError", (0,))
     assert error.seconds < PROMPT
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_sender_that_is_stopped_for_long_is_named_though_it_is_the_lower_of_the_two(
+    tmp_path: Path, transport: str
+) -> None:
+    body = """
+malt.init(timeout=30)
+edge = malt.Edge(1, 2)
+tell(pid=os.getpid())
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGSTOP)
+if rank == 2:
+    tell(error=error_of(edge.receive))
+if rank != 1:
+    tell(total=malt.allreduce(1, malt.SUM))
+"""
+    environ = {"MALT_TRANSPORT": transport, "MALT_SILENCE": "1.5"}
+    with start_job(tmp_path, 3, body, "--keep-going", environ=environ) as job:
+        assert job.await_told("total", ranks=[0, 2]) == [2, 2]
+        os.kill(job.told(1)["pid"], signal.SIGKILL)
+        error = job.told(2)["error"]
+    assert error.ranks == (1,), error
+    assert error.says("edge 1 -> 2: rank 1 is dead, or has left")

@@ -202,3 +202,97 @@ else:
     for rank in (0, 2):
         assert told[rank]["error"].kind == "TimeoutError", told[rank]
         assert 1 in told[rank]["error"].ranks
+
+
+def test_a_barrier_that_is_interrupted_and_repeated_is_not_the_others_next_one(
+    tmp_path: Path,
+) -> None:
+    result = run_job(
+        tmp_path,
+        3,
+        """
+malt.init(timeout=30)
+if rank == 0:
+    open("marks", "wb").write(bytes(8 * size))
+malt.barrier()
+marks = np.memmap("marks", np.int64, "r+", shape=(size,))
+
+class Interrupt(BaseException):
+    pass
+
+def interrupt(_, frame):  # in the call, and not after it
+    while frame.f_code.co_name != "<module>":
+        if "/malt/" in frame.f_code.co_filename:
+            raise Interrupt
+        frame = frame.f_back
+
+signal.signal(signal.SIGALRM, interrupt)
+draw = np.random.default_rng(rank)
+early, interrupts = [], 0
+for step in range(1, 401):
+    marks[rank] = step
+    while True:
+        if rank == 1 and draw.random() < 0.5:
+            signal.setitimer(signal.ITIMER_REAL, 1e-6 + 3e-4 * draw.random())
+        try:
+            malt.barrier()
+            break
+        except Interrupt:
+            interrupts += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    early += [step] * bool(marks.min() < step)
+tell(early=early, interrupts=interrupts)
+""",
+    )
+    assert result.each("early") == [[]] * 3
+    assert result.told[1]["interrupts"] > 0
+
+
+PROGRAM = """
+class Program:
+    rounds = 0
+    def schedule(self, length):
+        self.rounds += 1
+        return [self.rounds] * length if self.rounds < 4 else None
+    def push(self, _):
+        return [1.0]
+    def pull(self, _):
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        "malt.Consensus(np.zeros(3))",
+        "malt.schedule.run(Program(), length=1)",
+        "malt.shard(np.zeros(100), chunk=7)",
+        "malt.Lasso(0.1).fit(np.eye(8), np.arange(8.0))",
+    ],
+    ids=["consensus", "schedule", "shard", "lasso"],
+)
+def test_a_call_that_times_out_while_it_makes_a_vector_is_repeated(
+    tmp_path: Path, make: str
+) -> None:
+    """Rank 0 is late after the ranks have compared the arguments; both call again."""
+    result = run_job(
+        tmp_path,
+        2,
+        f"""
+{PROGRAM}
+malt.init(timeout=1)
+def be_late(frame, event, _):
+    if event == "call" and frame.f_code.co_name == "make" and "calls.py" in str(frame.f_code):
+        sys.setprofile(None)
+        time.sleep(2.2)
+if rank == 0:
+    sys.setprofile(be_late)
+errors = []
+while (error := error_of(lambda: {make})) is not None and len(errors) < 4:
+    errors.append(error.kind)
+tell(errors=errors, total=malt.allreduce(rank + 1, malt.SUM, timeout=30))
+""",
+        "--keep-going",
+    )
+    assert result.each("total") == [3, 3]
+    assert result.told[1]["errors"][0] == "TimeoutError"

@@ -158,6 +158,21 @@ tell(again=error_of(malt.Shared, np.zeros(3), name="odd"))
     assert result.each("again") == [None] * 3
 
 
+@pytest.mark.parametrize(
+    ("array", "text"),
+    [
+        ("np.zeros(3, [np.float64, np.int64][rank])", "dtype is float64 on rank 0, and int64 on"),
+        ("np.zeros((3 - rank, 2 + rank))", "shape is [3, 2] on rank 0, and [2, 3] on rank 1"),
+    ],
+)
+def test_arrays_of_other_kinds_on_ranks_are_refused_at_once(
+    tmp_path: Path, array: str, text: str
+) -> None:
+    body = f"malt.init(timeout=100)\ntell(error=error_of(malt.Shared, {array}))\nmalt.Shared(np.ones(2))"
+    for error in run_job(tmp_path, 2, body).each("error"):
+        assert refused(error, text)
+
+
 def test_wrong_arguments_are_refused_and_change_nothing(tmp_path: Path) -> None:
     body = """
 malt.init(timeout=30)
