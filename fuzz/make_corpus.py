@@ -630,7 +630,7 @@ def rendezvous() -> dict[str, bytes]:
     parts_ = [(2 + rank, pack("cII", b"p", 1, 0) + b"data") for rank in range(4)]
     formed = [(2 + rank, pack("cI", b"f", 1)) for rank in range(4)]
     ended = pack("cIIi", b"e", 1, 7, -9)
-    again = pack("cII", b"a", 1, 7)
+    again = pack("cII", b"g", 1, 7)
     hold = pack("cIII?4I", b"h", 1, 1, 2, True, 0, 1, 2, 3)
     absent = pack("cI2I", b"a", 1, 2, 3)
     resume = [
@@ -640,13 +640,13 @@ def rendezvous() -> dict[str, bytes]:
     members = pack("cI4I", b"i", 1, 0, 1, 2, 3)
     whole = pack("cIII", b"c", 1, 0, 2)
     data = [(0, pack("cI", b"d", rank) + b"data") for rank in (0, 2)]
-    late = pack("cI2I", b"t", 2, 1, 3)
-    hello = pack("8scIII32s", b"MALTRDV9", b"r", 1, 4, 7, bytes(32))
+    late = pack("cI2I", b"p", 2, 1, 3)
+    hello = pack("8scIII32s", b"MALTRDVA", b"r", 1, 4, 7, bytes(32))
     suites = pack("HHHBB", 4, 0x1301, 0x1302, 1, 0)
     body = pack("H32sB", 0x0303, bytes(32), 0) + suites + pack("HHHBH", 7, 43, 3, 2, 0x0304)
     client_hello = pack("BHHBBH", 22, 0x0301, len(body) + 4, 1, 0, len(body)) + body
     seeds = {
-        "begin": framed((0, pack("cH", b"y", 80)), (0, pack("cB", b"w", 5)), (0, come), (1, come)),
+        "begin": framed((0, pack("cH", b"y", 80)), (0, pack("cB", b"c", 5)), (0, come), (1, come)),
         "begin.relay": framed(
             *((0, come), (1, come), (0, pack("cI", b"v", 1) + b"text"), (0, b"t"), (1, b"z")),
             *((0, b"z"), (0x80, b"")),
@@ -664,14 +664,14 @@ def rendezvous() -> dict[str, bytes]:
         "stranger.of_another_kind": b"\0" + parts(b"\x16\x03\1\0\5hello"),
         "stranger.over_tls": b"\1" + parts(client_hello[:7], client_hello[7:]),
         "launcher": framed(
-            *((0, pack("cIIi", b"f", 1, 2, -9)), (0, pack("cI", b"l", 1)), (0, b"d")),
+            *((0, pack("cIIi", b"f", 1, 2, -9)), (0, pack("cI", b"l", 1)), (0, b"e")),
             *((0, pack("cII", b"b", 3, 1)), (0, pack("c?", b"a", True) + b"started")),
             *((0, pack("cI", b"v", 1) + b"text"), (0, pack("cI", b"m", 1)), (1, b"t")),
         ),
-        "started": framed((0, pack("cIIB", b"s", 2, 4, 5) + b"127.0.0.1:80,")),
-        "started.address_with_a_zero": framed((0, pack("cIIB", b"s", 2, 4, 5) + b"a\0b:80")),
-        "started.more_ranks_than_the_job": framed((0, pack("cIIB", b"s", 4, 4, 5))),
-        "started.late": framed((0, pack("cII", b"t", 1, 0) + b"within 5 s")),
+        "started": framed((0, pack("cIIB", b"r", 2, 4, 5) + b"127.0.0.1:80,")),
+        "started.address_with_a_zero": framed((0, pack("cIIB", b"r", 2, 4, 5) + b"a\0b:80")),
+        "started.more_ranks_than_the_job": framed((0, pack("cIIB", b"r", 4, 4, 5))),
+        "started.late": framed((0, pack("cII", b"p", 1, 0) + b"within 5 s")),
         "welcome": framed((0, b"w\x03")),
         "welcome.refused": framed((0, b"nno\xff")),
         "gathered": framed((0, pack("cI", b"c", 0)), *((0, b"ddata") for _ in range(3))),

@@ -26,6 +26,7 @@ import malt
 from malt._rendezvous import listener, member_session, node_session, server, session, tls, wire
 from malt._rendezvous.connection import Connection
 from malt._rendezvous.held import Held
+from malt._rendezvous.wire import ToServer
 
 KEY = bytes(range(32))
 NODES, RANKS = 2, 4  # of the job; each launcher has two ranks
@@ -131,7 +132,7 @@ def go_on(given: bytes, *, least: int = 0) -> None:
         for node in range(NODES):
             limits = (least, RANKS if least else 0)
             count = 1 if least else RANKS // NODES
-            come = wire.RANKS_FRAME.pack(wire.RANKS, count, True, *limits, 60.0)
+            come = wire.RANKS_FRAME.pack(ToServer.RANKS, count, True, *limits, 60.0)
             meeting.hear((wire.NODE, node), come)
         meeting.server.gather()
 

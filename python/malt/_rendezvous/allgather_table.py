@@ -10,6 +10,7 @@ import struct
 from dataclasses import dataclass, field
 
 from malt._rendezvous import wire
+from malt._rendezvous.wire import ToClient, ToServer
 
 Frames = list[tuple[int, list[bytes]]]
 
@@ -60,7 +61,7 @@ class Rounds:
 
     def part(self, rank: int, payload: bytes, now: float) -> Frames:
         """Handle a rank's part of a round."""
-        if len(payload) < wire.PART_HEAD.size or payload[:1] != wire.PART:
+        if len(payload) < wire.PART_HEAD.size or payload[:1] != ToServer.PART:
             raise ProtocolError
         _, number, seconds = wire.PART_HEAD.unpack_from(payload)
         state = self._ranks[rank]
@@ -77,8 +78,8 @@ class Rounds:
         if len(round_.parts) < self.size:
             return self._fail_hopeless()
         del self._rounds[state.session]
-        answer = [struct.pack("!cI", wire.COMPLETE, number)]
-        answer += [wire.DATA + round_.parts[other] for other in range(self.size)]
+        answer = [struct.pack("!cI", ToClient.COMPLETE, number)]
+        answer += [ToClient.DATA + round_.parts[other] for other in range(self.size)]
         return [(other, answer) for other in self._waiting(state.session, round_)]
 
     def next_deadline(self) -> float | None:
@@ -90,7 +91,7 @@ class Rounds:
         for session, round_ in list(self._rounds.items()):
             if min(round_.deadlines) <= now:
                 missing = [rank for rank in range(self.size) if rank not in round_.parts]
-                frames += self._fail(session, wire.LATE, missing, "")
+                frames += self._fail(session, ToClient.LATE, missing, "")
         return frames
 
     def _fail_hopeless(self) -> Frames:
@@ -101,7 +102,7 @@ class Rounds:
             hopeless = [rank for rank in missing if not self._can_come(rank, session)]
             if hopeless:
                 how = self._ranks[hopeless[0]].ended if len(hopeless) == 1 else None
-                frames += self._fail(session, wire.CANNOT_COME, hopeless, how or "")
+                frames += self._fail(session, ToClient.CANNOT_COME, hopeless, how or "")
         return frames
 
     def _can_come(self, rank: int, session: int) -> bool:
@@ -115,8 +116,8 @@ class Rounds:
         failure = wire.pack_ranks(kind, ranks, text)
         # A rank that comes later is told which ranks no longer wait for it.
         self._failures[session] = (
-            wire.pack_ranks(wire.CANNOT_COME, sorted(round_.parts), "gave up waiting")
-            if kind == wire.LATE
+            wire.pack_ranks(ToClient.CANNOT_COME, sorted(round_.parts), "gave up waiting")
+            if kind == ToClient.LATE
             else failure
         )
         return [(rank, [failure]) for rank in self._waiting(session, round_)]

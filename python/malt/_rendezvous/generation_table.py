@@ -23,6 +23,7 @@ from collections.abc import Iterable
 
 from malt._rendezvous import wire
 from malt._rendezvous.allgather_table import Frames, ProtocolError
+from malt._rendezvous.wire import ToClient, ToServer
 
 # No job comes near it; frames have room for twice as many.
 _MAX_NUMBER = 1 << 31
@@ -62,7 +63,7 @@ class _Rounds:
 
     def expire(self) -> Frames:
         """Tell each rank that waits for which ranks it waits; it may come to the round again."""
-        late = wire.pack_members(wire.LATE, self.number, self.missing)
+        late = wire.pack_members(ToClient.LATE, self.number, self.missing)
         waiting = sorted(self.members & set(self._parts))
         self._parts = {}
         self.deadline = None
@@ -72,9 +73,9 @@ class _Rounds:
         if self.missing or not self._parts:
             return []
         answer = [
-            wire.COMPLETE_FRAME.pack(wire.COMPLETE, self.number, self.count, len(self._parts))
+            wire.COMPLETE_FRAME.pack(ToClient.COMPLETE, self.number, self.count, len(self._parts))
         ]
-        answer += [wire.DATA_HEAD.pack(wire.DATA, r) + part for r, part in self._parts.items()]
+        answer += [wire.DATA_HEAD.pack(ToClient.DATA, r) + part for r, part in self._parts.items()]
         self.count += 1
         self._parts = {}
         self.deadline = None
@@ -185,19 +186,19 @@ class GenerationTable:
         """Handle a frame of a rank."""
         kind = payload[:1]
         try:
-            if kind == wire.WANT:
+            if kind == ToServer.WANT:
                 _, seconds = wire.WANT_FRAME.unpack(payload)
                 if 0 <= seconds <= wire.MAX_SECONDS:
                     return self._want(rank, seconds, now)
-            if kind == wire.HOLD:
+            if kind == ToServer.HOLD:
                 self.hold(rank, payload)
                 return []
-            if kind == wire.PART:
+            if kind == ToServer.PART:
                 _, number, round_ = wire.GENERATION_PART.unpack_from(payload)
                 return self._part(rank, number, round_, payload[wire.GENERATION_PART.size :], now)
-            if kind == wire.FORMED:
+            if kind == ToServer.FORMED:
                 return self._formed(rank, wire.FORMED_FRAME.unpack(payload)[1], now)
-            if kind == wire.ABSENT:
+            if kind == ToServer.ABSENT:
                 number, ranks = wire.unpack_members(payload)
                 return self._absent(rank, number, set(ranks), now)
         except struct.error:
@@ -277,12 +278,12 @@ class GenerationTable:
 
     def _announce(self, to: set[int], members: set[int]) -> Frames:
         self._number += 1
-        frame = wire.pack_members(wire.GENERATION, self._number, members)
+        frame = wire.pack_members(ToClient.GENERATION, self._number, members)
         return [(rank, [frame]) for rank in sorted(to)]
 
     def _call_off(self, to: set[int], missing: set[int]) -> Frames:
         self._number += 1
-        frame = wire.pack_members(wire.OFF, self._number, missing)
+        frame = wire.pack_members(ToClient.OFF, self._number, missing)
         return [(rank, [frame]) for rank in sorted(to)]
 
     def _part(self, rank: int, number: int, round_: int, data: bytes, now: float) -> Frames:
@@ -305,7 +306,7 @@ class GenerationTable:
         self.has_formed = True
         self._standing, self._forming = self._forming, None
         self._deadline = None
-        stands = wire.FORMED_FRAME.pack(wire.STANDS, number)
+        stands = wire.FORMED_FRAME.pack(ToClient.STANDS, number)
         frames: Frames = [(other, [stands]) for other in sorted(self._standing.members)]
         return frames + self._begin_if_due(now)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 
 from malt._rendezvous import wire
+from malt._rendezvous.wire import ToServer
 
 _MOST_GENERATIONS = 8  # whose rounds are counted: one stands, and another is formed
 
@@ -29,13 +30,13 @@ class Held:
     def sent(self, payload: bytes) -> None:
         """Note a frame that this rank is about to send."""
         kind = payload[:1]
-        if kind == wire.WANT:
+        if kind == ToServer.WANT:
             self._want = payload
-        elif kind == wire.PART:
+        elif kind == ToServer.PART:
             self._part = payload
-        elif kind == wire.FORMED:
+        elif kind == ToServer.FORMED:
             self._formed = wire.FORMED_FRAME.unpack(payload)[1]
-        elif kind == wire.ABSENT:
+        elif kind == ToServer.ABSENT:
             number, ranks = wire.unpack_members(payload)
             earlier = self._absent[1] if number == self._absent[0] else set()
             self._absent = number, earlier | set(ranks)
@@ -67,7 +68,7 @@ class Held:
         to follow the one that stands.
         """
         head = wire.HOLD_HEAD.pack(
-            wire.HOLD, self.standing, newest, self._rounds.get(self.standing, 0), is_due
+            ToServer.HOLD, self.standing, newest, self._rounds.get(self.standing, 0), is_due
         )
         frames = [head + struct.pack(f"!{len(self._members)}I", *self._members)]
         if self._want:
@@ -75,5 +76,5 @@ class Held:
         if self._part and wire.GENERATION_PART.unpack_from(self._part)[1] == self.standing:
             frames.append(self._part)
         if self._absent[0] == self.standing and self._absent[1]:
-            frames.append(wire.pack_members(wire.ABSENT, *self._absent))
+            frames.append(wire.pack_members(ToServer.ABSENT, *self._absent))
         return frames

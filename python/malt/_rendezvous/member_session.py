@@ -21,6 +21,7 @@ from malt._errors import ConfigError, PeerError, describe_ranks
 from malt._rendezvous import wire
 from malt._rendezvous.held import Held
 from malt._rendezvous.session import GRACE_SECONDS, RankSession
+from malt._rendezvous.wire import ToClient, ToServer
 from malt._system_limits import starting
 
 # The time between two checks for Python's signals.
@@ -94,7 +95,7 @@ class Member(RankSession):
 
     def want(self, timeout: float) -> None:
         """Ask for a generation with this rank, which waits for it for `timeout` seconds."""
-        self._say(wire.WANT_FRAME.pack(wire.WANT, min(timeout, wire.MAX_SECONDS)))
+        self._say(wire.WANT_FRAME.pack(ToServer.WANT, min(timeout, wire.MAX_SECONDS)))
 
     def await_call(self, beyond: int, limit: float, is_in_vain: Callable[[], bool]) -> Generation:
         """Return the next generation after number `beyond` that has members or is called off.
@@ -176,7 +177,7 @@ class Member(RankSession):
     ) -> list[bytes] | None:
         """Return every member's bytes; None if `is_over` became true first."""
         at = (number, self._round)
-        self._say(wire.GENERATION_PART.pack(wire.PART, *at) + data)
+        self._say(wire.GENERATION_PART.pack(ToServer.PART, *at) + data)
 
         def is_there() -> bool:
             meanwhile()
@@ -200,7 +201,7 @@ class Member(RankSession):
                 this one.
             malt.TimeoutError: the launcher does not answer.
         """
-        self._say(wire.FORMED_FRAME.pack(wire.FORMED, number))
+        self._say(wire.FORMED_FRAME.pack(ToServer.FORMED, number))
 
         def is_there() -> bool:
             meanwhile()
@@ -212,14 +213,14 @@ class Member(RankSession):
 
     def absent(self, number: int, ranks: Iterable[int]) -> None:
         """Report members that do not do their part: the others want a generation without them."""
-        self._say(wire.pack_members(wire.ABSENT, number, ranks))
+        self._say(wire.pack_members(ToServer.ABSENT, number, ranks))
 
     def leave(self) -> None:
         """Say farewell: no later generation will have this rank. Idempotent."""
         if not self._has_left:
             self._has_left = True
             with contextlib.suppress(PeerError):
-                self._say(wire.BYE)
+                self._say(ToServer.BYE)
 
     def close(self) -> None:
         """Leave, and end the session; idempotent."""
@@ -346,12 +347,12 @@ class Member(RankSession):
 
     def _hear(self, frame: bytes) -> None:
         kind = frame[:1]
-        is_call = kind in (wire.GENERATION, wire.OFF)
+        is_call = kind in (ToClient.GENERATION, ToClient.OFF)
         with self._changed:
-            if kind == wire.COMPLETE:
+            if kind == ToClient.COMPLETE:
                 _, *self._collecting = wire.COMPLETE_FRAME.unpack(frame)
                 self._parts = {}
-            elif kind == wire.DATA:
+            elif kind == ToClient.DATA:
                 _, rank = wire.DATA_HEAD.unpack_from(frame)
                 self._check([rank])
                 self._parts[rank] = frame[wire.DATA_HEAD.size :]
@@ -361,7 +362,7 @@ class Member(RankSession):
                     if len(self._complete) > _MOST_ROUNDS:
                         del self._complete[next(iter(self._complete))]
                     self._held.completed(number, round_)
-            elif kind == wire.LATE:
+            elif kind == ToClient.LATE:
                 _, late = wire.unpack_members(frame)
                 self._check(late)
                 self._late = late
@@ -369,11 +370,11 @@ class Member(RankSession):
             elif is_call:
                 number, ranks = wire.unpack_members(frame)
                 self._check(ranks)
-                is_on = kind == wire.GENERATION
+                is_on = kind == ToClient.GENERATION
                 self._latest = Generation(number, ranks if is_on else [], [] if is_on else ranks)
-            elif kind == wire.STANDS:
+            elif kind == ToClient.STANDS:
                 self._held.stands(wire.FORMED_FRAME.unpack(frame)[1], self._latest.members)
-            elif kind == wire.ASKED:
+            elif kind == ToClient.ASKED:
                 self.is_asked_to_leave = True
             self._changed.notify_all()
         if is_call:

@@ -15,6 +15,7 @@ from malt._errors import ConfigError, describe_ranks
 from malt._rendezvous import wire
 from malt._rendezvous.server import Server
 from malt._rendezvous.session import GRACE_SECONDS, Session
+from malt._rendezvous.wire import ToClient, ToServer
 
 # A frame for the server fits into the socket's buffer; if sending takes longer, it is stuck.
 _SEND_SECONDS = 5.0
@@ -176,17 +177,17 @@ class Node(Session):
         self._deadline = time.monotonic() + seconds + GRACE_SECONDS
         try:
             if port:
-                self._send(wire.STANDBY_FRAME.pack(wire.STANDBY, port))
+                self._send(wire.STANDBY_FRAME.pack(ToServer.STANDBY, port))
             if watched:
-                self._send(wire.WATCH_FRAME.pack(wire.WATCH, watched))
+                self._send(wire.WATCH_FRAME.pack(ToServer.WATCH, watched))
             limits = (elastic[0], elastic[-1]) if elastic else (0, 0)
-            self._send(wire.RANKS_FRAME.pack(wire.RANKS, ranks, rejoins, *limits, seconds))
+            self._send(wire.RANKS_FRAME.pack(ToServer.RANKS, ranks, rejoins, *limits, seconds))
             if server is not None:
                 server.gather()
             answer = self._receive()
-            if answer[:1] == wire.LATE:
+            if answer[:1] == ToClient.LATE:
                 refusal: Exception | None = self._late(answer, server)
-            elif answer[:1] == wire.REFUSED:
+            elif answer[:1] == ToClient.REFUSED:
                 refusal = ConfigError(answer[1:].decode(errors="replace"))
             else:
                 refusal = None
@@ -245,7 +246,7 @@ class Node(Session):
 
     def resume(self, ranks: list[Resumed], *, rejoins: bool, starts_more: bool, code: int) -> None:
         """Tell a server that takes over which ranks run here, and the job's exit code so far."""
-        head = wire.RESUME_HEAD.pack(wire.RESUME, rejoins, starts_more, code, len(ranks))
+        head = wire.RESUME_HEAD.pack(ToServer.RESUME, rejoins, starts_more, code, len(ranks))
         self._tell(head + b"".join(wire.RESUMED_RANK.pack(*rank) for rank in ranks))
 
     def environ(self, rank: int, local_rank: int) -> dict[str, str]:
@@ -271,19 +272,19 @@ class Node(Session):
 
         Process 0: the rank is not started although the server asked for it, nor is any other.
         """
-        self._tell(wire.ENDED_FRAME.pack(wire.ENDED, rank, process, code))
+        self._tell(wire.ENDED_FRAME.pack(ToServer.ENDED, rank, process, code))
 
     def rank_restarts(self, rank: int, process: int) -> None:
         """Tell that this process of `rank` has ended, and that another follows."""
-        self._tell(wire.PROCESS_FRAME.pack(wire.AGAIN, rank, process))
+        self._tell(wire.PROCESS_FRAME.pack(ToServer.AGAIN, rank, process))
 
     def scale(self, ranks: int) -> None:
         """Ask for `ranks` running ranks in an elastic job; Answers follow in order."""
-        self._tell(wire.SCALE_FRAME.pack(wire.SCALE, ranks))
+        self._tell(wire.SCALE_FRAME.pack(ToServer.SCALE, ranks))
 
     def ask_to_leave(self, rank: int) -> None:
         """Ask that `rank`, of any node, leave an elastic job; Answers follow in order."""
-        self._tell(wire.LEAVE_FRAME.pack(wire.LEAVE, rank))
+        self._tell(wire.LEAVE_FRAME.pack(ToServer.LEAVE, rank))
 
     def relay(self, node: int, message: bytes) -> None:
         """Send a message to another launcher's collector; it is dropped if the way is not free."""
@@ -292,17 +293,17 @@ class Node(Session):
             self._socket.settimeout(0)
             self._flush()
             if not self._unsent:
-                frame = wire.RELAY_HEAD.pack(wire.RELAY, node) + message
+                frame = wire.RELAY_HEAD.pack(ToServer.RELAY, node) + message
                 self._unsent = self._sealer.seal(frame)
                 self._flush()
 
     def finish(self) -> None:
         """Tell that this launcher needs nothing more of the others; `Finished` follows."""
-        self._tell(wire.FINISHED)
+        self._tell(ToServer.FINISHED)
 
     def stop(self) -> None:
         """Ask that all ranks of the job be stopped; `Stop` follows, here and elsewhere."""
-        self._tell(wire.STOP)
+        self._tell(ToServer.STOP)
 
     def _flush(self) -> None:
         assert self._socket is not None
@@ -366,16 +367,16 @@ def parse_event(frame: bytes) -> Event:
         struct.error: the frame describes no known event.
     """
     kind = frame[:1]
-    if kind == wire.DONE:
+    if kind == ToClient.DONE:
         return Done()
-    if kind == wire.FINISHED:
+    if kind == ToClient.FINISHED:
         return Finished()
-    if kind == wire.STOP:
+    if kind == ToClient.STOP:
         return Stop()
-    if kind == wire.RELAY:
+    if kind == ToClient.RELAY:
         _, node = wire.RELAY_HEAD.unpack_from(frame)
         return Relayed(node, frame[wire.RELAY_HEAD.size :])
-    if kind == wire.ANSWER:
+    if kind == ToClient.ANSWER:
         _, is_done = wire.ANSWER_HEAD.unpack_from(frame)
         return Answer(is_done, frame[wire.ANSWER_HEAD.size :].decode(errors="replace"))
     if kind not in _EVENTS:
@@ -385,11 +386,11 @@ def parse_event(frame: bytes) -> Event:
 
 
 _EVENTS: dict[bytes, tuple[Callable[..., Event], struct.Struct]] = {
-    wire.FAILED: (Failed, wire.FAILED_FRAME),
-    wire.LOST: (Lost, wire.LOST_FRAME),
-    wire.OVER: (Over, wire.OVER_FRAME),
-    wire.KILL: (Kill, wire.PROCESS_FRAME),
-    wire.BEGIN: (Begin, wire.BEGIN_FRAME),
-    wire.LEAVE: (Leave, wire.LEAVE_FRAME),
-    wire.FEW: (Few, wire.FEW_FRAME),
+    ToClient.FAILED: (Failed, wire.FAILED_FRAME),
+    ToClient.LOST: (Lost, wire.LOST_FRAME),
+    ToClient.OVER: (Over, wire.OVER_FRAME),
+    ToClient.KILL: (Kill, wire.PROCESS_FRAME),
+    ToClient.BEGIN: (Begin, wire.BEGIN_FRAME),
+    ToClient.LEAVE: (Leave, wire.LEAVE_FRAME),
+    ToClient.FEW: (Few, wire.FEW_FRAME),
 }

@@ -18,6 +18,7 @@ from malt._errors import describe_ranks
 from malt._rendezvous import placement, wire
 from malt._rendezvous.allgather_table import Frames, ProtocolError
 from malt._rendezvous.exit_code import exit_code_of
+from malt._rendezvous.wire import ToClient
 
 # Of one rank: no job comes near it; frames have room for twice as many.
 _MOST_STARTS = 1 << 31
@@ -87,7 +88,7 @@ class Nodes:
             return []
         self.is_settled = True
         if refusal := self._disagreement():
-            return self._to_all(wire.REFUSED + refusal.encode())
+            return self._to_all(ToClient.REFUSED + refusal.encode())
         return self._start()
 
     def watch(self, payload: bytes) -> None:
@@ -111,7 +112,7 @@ class Nodes:
                 ]
         if code != 0:
             self._exit_code = self._exit_code or exit_code_of(code)
-            failed = wire.FAILED_FRAME.pack(wire.FAILED, node, rank, code)
+            failed = wire.FAILED_FRAME.pack(ToClient.FAILED, node, rank, code)
             frames += [(other, [failed]) for other in self._nodes if other != node] + self._few()
         return rank, process, code, frames + self._over()
 
@@ -173,7 +174,7 @@ class Nodes:
             return set(), []
         self._exit_code = self._exit_code or 1
         self.leaving -= left.running
-        lost = self._to_all(wire.LOST_FRAME.pack(wire.LOST, node))
+        lost = self._to_all(wire.LOST_FRAME.pack(ToClient.LOST, node))
         return left.running, lost + self._few() + self._over()
 
     def has(self, rank: int) -> bool:
@@ -236,11 +237,11 @@ class Nodes:
     def _begin(self, node: int, rank: int) -> bytes:
         self._nodes[node].running.add(rank)
         self._starts[rank] += 1
-        return wire.BEGIN_FRAME.pack(wire.BEGIN, rank, self._starts[rank])
+        return wire.BEGIN_FRAME.pack(ToClient.BEGIN, rank, self._starts[rank])
 
     def _ask(self, rank: int) -> bytes:
         self.leaving.add(rank)
-        return wire.LEAVE_FRAME.pack(wire.LEAVE, rank)
+        return wire.LEAVE_FRAME.pack(ToClient.LEAVE, rank)
 
     # Waits
 
@@ -259,7 +260,7 @@ class Nodes:
         within = f"within {seconds:g} s"
         if self.other_version:
             within += f" (a process on {self.other_version} has another version of MALT)"
-        return self._to_all(wire.pack_ranks(wire.LATE, missing, within))
+        return self._to_all(wire.pack_ranks(ToClient.LATE, missing, within))
 
     def _disagreement(self) -> str:
         """Return why these launchers cannot form a job, or nothing."""
@@ -292,7 +293,7 @@ class Nodes:
         first = 0
         for number, state in nodes:
             state.running = set(range(first, first + state.count))
-            start = wire.START_FRAME.pack(wire.START, first, self.size, self.watched)
+            start = wire.START_FRAME.pack(ToClient.START, first, self.size, self.watched)
             frames.append((number, [start + self._successors()]))
             first += state.count
         return frames
@@ -332,12 +333,12 @@ class Nodes:
         if is_enough or self._is_taking_over or self._are_few:
             return []
         self._are_few = True
-        return self._to_all(wire.FEW_FRAME.pack(wire.FEW, left))
+        return self._to_all(wire.FEW_FRAME.pack(ToClient.FEW, left))
 
     def _over(self) -> Frames:
         if self._is_taking_over or self.running():
             return []
-        return self._to_all(wire.OVER_FRAME.pack(wire.OVER, self._exit_code))
+        return self._to_all(wire.OVER_FRAME.pack(ToClient.OVER, self._exit_code))
 
     def _to_all(self, frame: bytes) -> Frames:
         return [(node, [frame]) for node in self._nodes]
@@ -352,7 +353,7 @@ def _name_of(limits: range) -> str:
 
 
 def _answer(node: int, is_done: bool, text: str) -> Frames:
-    head = wire.ANSWER_HEAD.pack(wire.ANSWER, is_done)
+    head = wire.ANSWER_HEAD.pack(ToClient.ANSWER, is_done)
     return [(node, [head + text.encode()[: wire.MAX_ANSWER]])]
 
 

@@ -20,6 +20,7 @@ from collections.abc import Set
 from malt._rendezvous import wire
 from malt._rendezvous.allgather_table import ProtocolError
 from malt._rendezvous.sessions import Sessions
+from malt._rendezvous.wire import ToClient, ToServer
 
 
 class Relay:
@@ -34,28 +35,28 @@ class Relay:
 
         `awaited` are nodes that have no session and may still come (W2).
         """
-        if payload == wire.FINISHED:
+        if payload == ToServer.FINISHED:
             self._finished.add(node)
             self.end_if_finished()
             return
-        if payload == wire.STOP:
-            self._send_all(wire.STOP)
+        if payload == ToServer.STOP:
+            self._send_all(ToClient.STOP)
             return
         head, most = wire.RELAY_HEAD, wire.MAX_RELAYED
-        if payload[:1] != wire.RELAY or not head.size < len(payload) <= head.size + most:
+        if payload[:1] != ToServer.RELAY or not head.size < len(payload) <= head.size + most:
             raise ProtocolError
         _, to = head.unpack_from(payload)
         if to in self._sessions.joined[wire.NODE]:
-            self._send(to, head.pack(wire.RELAY, node) + payload[head.size :])
+            self._send(to, head.pack(ToClient.RELAY, node) + payload[head.size :])
         elif to not in awaited:
-            self._send(node, head.pack(wire.RELAY, to))
+            self._send(node, head.pack(ToClient.RELAY, to))
 
     def end_if_finished(self) -> None:
         """Tell all launchers once none needs anything more of another (W3)."""
         joined = self._sessions.joined[wire.NODE]
         if self._finished and joined.keys() <= self._finished:
             self._finished.clear()
-            self._send_all(wire.FINISHED)
+            self._send_all(ToClient.FINISHED)
 
     def _send_all(self, frame: bytes) -> None:
         for connection in list(self._sessions.joined[wire.NODE].values()):

@@ -22,6 +22,7 @@ from malt._rendezvous.listener import Listener
 from malt._rendezvous.node_table import Nodes
 from malt._rendezvous.relay import Relay
 from malt._rendezvous.sessions import Sessions
+from malt._rendezvous.wire import ToClient, ToServer
 from malt._system_limits import starting
 
 # A select() accepts at most this, which is less than the longest time limit.
@@ -170,7 +171,7 @@ class Server:
         if self._generations.is_over and not self._is_over:
             self._is_over = self._nodes.is_closed = True
             self._deliver(
-                wire.NODE, [(node, [wire.DONE]) for node in self._sessions.joined[wire.NODE]]
+                wire.NODE, [(node, [ToClient.DONE]) for node in self._sessions.joined[wire.NODE]]
             )
             self._drop_broken()
 
@@ -271,7 +272,7 @@ class Server:
         self._waiting.pop(connection, None)
         if refusal := self._refusal(kind, number, count):
             connection.closing = True
-            self._sessions.send(connection, wire.REFUSED + refusal.encode())
+            self._sessions.send(connection, ToClient.REFUSED + refusal.encode())
             return
         connection.kind, connection.number, connection.process = kind, number, process
         self._sessions.joined[kind][number] = connection
@@ -291,10 +292,10 @@ class Server:
                 ]
             )
             frames = self._generations.join(number)
-        self._sessions.send(connection, wire.WELCOME + greeting)
+        self._sessions.send(connection, ToClient.WELCOME + greeting)
         self._deliver_to_members(frames)
         if kind == wire.MEMBER and number in self._nodes.leaving:
-            self._sessions.send(connection, wire.ASKED)
+            self._sessions.send(connection, ToClient.ASKED)
 
     def _open_next(self, rank: int) -> None:
         """Begin the session of the rank's next process, if it waited for the last one to end."""
@@ -344,7 +345,7 @@ class Server:
                 self._digest(connection.number, payload)
             elif connection.kind == wire.MEMBER:
                 now = time.monotonic()
-                connection.has_left = payload == wire.BYE
+                connection.has_left = payload == ToServer.BYE
                 self._deliver_to_members(self._generations.hear(connection.number, payload, now))
             elif connection.outbox:
                 # A client that sends again before it has read the last answer fills the outbox.
@@ -359,22 +360,22 @@ class Server:
     def _digest(self, node: int, payload: bytes) -> None:
         """Handle a launcher's frame: the start or end of its ranks, or a `malt scale` request."""
         kind = payload[:1]
-        if kind in (wire.RELAY, wire.FINISHED, wire.STOP):
+        if kind in (ToServer.RELAY, ToServer.FINISHED, ToServer.STOP):
             self._relay.hear(node, payload, awaited=self._nodes.missing)
-        elif kind == wire.WATCH:
+        elif kind == ToServer.WATCH:
             self._nodes.watch(payload)
-        elif kind == wire.STANDBY:
+        elif kind == ToServer.STANDBY:
             self._stand_by(node, payload)
-        elif kind == wire.RESUME:
+        elif kind == ToServer.RESUME:
             self._nodes.resume(node, payload)
-        elif kind == wire.RANKS:
+        elif kind == ToServer.RANKS:
             self._deliver(wire.NODE, self._nodes.come(node, payload, time.monotonic()))
-        elif kind == wire.AGAIN:
+        elif kind == ToServer.AGAIN:
             rank, process = self._nodes.again(node, payload)
             self._member_ended(rank, process, is_for_good=False)
-        elif kind in (wire.SCALE, wire.LEAVE):
+        elif kind in (ToServer.SCALE, ToServer.LEAVE):
             self._change(node, kind, payload)
-        elif kind == wire.ENDED:
+        elif kind == ToServer.ENDED:
             rank, process, code, frames = self._nodes.end(node, payload)
             how = describe_end(code) if process else "died or was not started"
             self._rank_ended(rank, process, how)
@@ -393,12 +394,12 @@ class Server:
     def _change(self, node: int, kind: bytes, payload: bytes) -> None:
         if len(self._sessions.joined[wire.NODE][node].outbox) > _MAX_UNTAKEN:
             raise ProtocolError  # the answers would fill the outbox
-        changes = {wire.SCALE: self._nodes.scale, wire.LEAVE: self._nodes.ask_to_leave}
-        changed = changes[kind](node, payload)
+        change = self._nodes.scale if kind == ToServer.SCALE else self._nodes.ask_to_leave
+        changed = change(node, payload)
         for rank in changed.starting:
             self._generations.start(rank)
         self._deliver(wire.NODE, changed.frames)
-        self._deliver(wire.MEMBER, [(rank, [wire.ASKED]) for rank in changed.leaving])
+        self._deliver(wire.MEMBER, [(rank, [ToClient.ASKED]) for rank in changed.leaving])
 
     def _rank_ended(self, rank: int, process: int | None, how: str) -> None:
         self._member_ended(rank, process, is_for_good=True)
@@ -437,7 +438,7 @@ class Server:
                 self._kill(rank, process)
 
     def _kill(self, rank: int, process: int) -> None:
-        kill = wire.PROCESS_FRAME.pack(wire.KILL, rank, process)
+        kill = wire.PROCESS_FRAME.pack(ToClient.KILL, rank, process)
         self._deliver(wire.NODE, [(node, [kill]) for node in self._sessions.joined[wire.NODE]])
 
     def _deliver_to_members(self, frames: Frames) -> None:

@@ -18,6 +18,7 @@ from malt import _errors as errors
 from malt._arguments import variable
 from malt._errors import ConfigError, Error, PeerError, describe_ranks
 from malt._rendezvous import tls, wire
+from malt._rendezvous.wire import ToClient, ToServer
 
 Joined = TypeVar("Joined", bound="RankSession")
 
@@ -159,7 +160,7 @@ class Session:
         self._sealer, self._opener = wire.sealers(self._key, hello, nonce, binding)
         self._socket.sendall(wire.proof(self._key, b"client", hello, nonce, binding))
         welcome = self._receive(_DroppedError)
-        if welcome[:1] != wire.WELCOME:
+        if welcome[:1] != ToClient.WELCOME:
             raise RefusedError(f"the launcher refuses: {welcome[1:].decode(errors='replace')}")
         self._greeting = welcome[1:]
 
@@ -317,10 +318,10 @@ class Client(RankSession):
         seconds = min(max(timeout, 0.0), wire.MAX_SECONDS)
         self._deadline = time.monotonic() + seconds + GRACE_SECONDS
         try:
-            self._send(wire.PART_HEAD.pack(wire.PART, self._round, seconds) + data)
+            self._send(wire.PART_HEAD.pack(ToServer.PART, self._round, seconds) + data)
             self._round += 1
             answer = self._receive()
-            if answer[:1] == wire.COMPLETE:
+            if answer[:1] == ToClient.COMPLETE:
                 return [self._receive()[1:] for _ in range(self.size)]
             failure = self._failure(answer, timeout)
         except builtins.TimeoutError:
@@ -344,12 +345,12 @@ class Client(RankSession):
         if self._socket is not None:
             self._deadline = time.monotonic() + GRACE_SECONDS
             with contextlib.suppress(OSError):
-                self._send(wire.BYE)
+                self._send(ToServer.BYE)
             self.abort()
 
     def _failure(self, answer: bytes, timeout: float) -> Exception:
         ranks, text = wire.unpack_ranks(answer)
-        if answer[:1] == wire.LATE:
+        if answer[:1] == ToClient.LATE:
             return errors.TimeoutError(
                 f"{describe_ranks(ranks)} did not come within {timeout:g} s; a longer limit: "
                 "malt.init(timeout=...) or MALT_TIMEOUT",

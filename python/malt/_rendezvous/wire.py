@@ -39,6 +39,7 @@ import re
 import socket
 import struct
 from collections.abc import Iterable
+from enum import Enum, unique
 
 from malt._errors import ConfigError
 
@@ -51,41 +52,77 @@ MAX_STANDBYS = 16  # nodes 1 to 16 may take over; few enough for the ranks' envi
 MAX_NODES = 1 << 16  # few enough for a frame to name them all
 MAX_RANKS = 1 << 20
 
-MAGIC = b"MALTRDV9"
+MAGIC = b"MALTRDVA"
 HELLO = struct.Struct("!8scIII32s")  # magic, kind, number, how many there are, process id, nonce
 RANK, MEMBER, NODE = b"r", b"m", b"n"
 CHALLENGE = struct.Struct("!32s32s")  # nonce, proof
 LENGTH = struct.Struct("!I")
 
-# The first byte of a frame. From a rank: a part of a round; a farewell. From the server: welcome or
-# refusal; all parts are here, then one part a frame; time is up; a rank is dead or has left.
-PART, BYE = b"p", b"b"
-WELCOME, REFUSED, COMPLETE, DATA, LATE, CANNOT_COME = b"w", b"n", b"c", b"d", b"t", b"g"
-# From a member: it wants a generation; its part in a round of one; it has formed the group; ranks
-# do not do their part. To a member: the parts, as above; time is up; the members of the next
-# generation (none: wait for another); all members have formed the generation, and may use it; the
-# generation is called off, as these ranks did not come.
-WANT, FORMED, ABSENT = b"w", b"f", b"a"
-GENERATION, STANDS, OFF = b"i", b"s", b"x"
-# To a member, beside generations: it is asked to leave. From a member, to a server that takes over:
-# the generation it is in, if any.
-ASKED, HOLD = b"q", b"h"
+
+@unique
+class ToServer(bytes, Enum):
+    """The kind of a frame from a client to the server: its first byte."""
+
+    # From a rank or a member.
+    PART = b"p"  # its part in a round
+    BYE = b"b"  # its farewell
+    # From a member.
+    WANT = b"w"  # it wants a generation
+    FORMED = b"f"  # it has formed the generation's group
+    ABSENT = b"a"  # ranks do not do their part
+    HOLD = b"h"  # to a server that takes over: the generation it is in, if any
+    # From a launcher.
+    RANKS = b"r"  # its number of ranks
+    ENDED = b"e"  # a rank has ended, or (process 0) is not started, nor will others be
+    AGAIN = b"g"  # a rank has ended, and will be started again
+    SCALE = b"s"  # a request for a number of ranks
+    LEAVE = b"q"  # a request that a rank leave
+    STANDBY = b"y"  # the port where its own server stands by
+    RESUME = b"u"  # to a server that takes over: its ranks
+    # From a launcher, for the collectors of others (`relay.py`).
+    WATCH = b"c"  # its part in what is watched
+    RELAY = b"v"  # a message for the collector of another launcher
+    FINISHED = b"z"  # it needs nothing more of the others
+    STOP = b"t"  # all ranks of the job are to be stopped
+
+
+@unique
+class ToClient(bytes, Enum):
+    """The kind of a frame from the server to a client: its first byte."""
+
+    # To all.
+    WELCOME = b"w"
+    REFUSED = b"n"
+    LATE = b"p"  # time is up
+    # To a rank or a member.
+    COMPLETE = b"c"  # all parts of a round are here, and follow
+    DATA = b"d"  # one of them
+    # To a rank.
+    CANNOT_COME = b"g"  # a rank is dead or has left
+    # To a member.
+    GENERATION = b"i"  # the members of the next generation; none: wait for another
+    STANDS = b"s"  # all members have formed the generation, and may use it
+    OFF = b"x"  # the generation is called off, as these ranks did not come
+    ASKED = b"u"  # it is asked to leave
+    # To a launcher.
+    START = b"r"  # all launchers have come
+    FAILED = b"f"  # a rank of another node has failed
+    LOST = b"l"  # a node is lost
+    OVER = b"o"  # all ranks of the job have ended
+    KILL = b"k"  # a rank's process must be killed
+    DONE = b"e"  # no rank is left that another could rejoin
+    BEGIN = b"b"  # it must start a rank
+    LEAVE = b"q"  # one of its ranks is asked to leave
+    FEW = b"m"  # too few ranks are left
+    ANSWER = b"a"  # the outcome of its request
+    # To a launcher, for its collector.
+    RELAY = b"v"  # a message of the collector of another launcher
+    FINISHED = b"z"  # no launcher needs anything more of the others
+    STOP = b"t"  # all ranks of the job are to be stopped
+
+
 # What the welcome of a member says, as bits: the job goes on already; the server takes over.
 GOES_ON, TAKES_OVER = 1, 2
-# From a launcher: its number of ranks; a rank has ended, or (process 0) is not started although the
-# server asked for it, nor will others be; a rank has ended, and will be started again; a request
-# for a number of ranks; a request that a rank leave (LEAVE); the port where its own server stands
-# by; to a server that takes over, its ranks. To a launcher, beside welcome, refusal and time is up:
-# start; a rank of another node has failed; a node is lost; all ranks of the job have ended; a
-# rank's process must be killed; no rank is left that another could rejoin; it must start a rank;
-# one of its ranks is asked to leave; too few ranks are left; the outcome of its request.
-RANKS, ENDED, AGAIN, SCALE, STANDBY, RESUME = b"r", b"e", b"a", b"s", b"y", b"u"
-START, FAILED, LOST, OVER, KILL, DONE = b"s", b"f", b"l", b"o", b"k", b"d"
-BEGIN, LEAVE, FEW, ANSWER = b"b", b"q", b"m", b"a"
-# Between the collectors of two launchers (`relay.py`). From a launcher: its part in what is
-# watched. Both ways: a message for, or of, another launcher's collector; it needs nothing more of
-# the others, and the same of all; all ranks of the job are to be stopped.
-WATCH, RELAY, FINISHED, STOP = b"w", b"v", b"z", b"t"
 
 PART_HEAD = struct.Struct("!cId")  # kind, round, seconds that the round may take
 MAX_PART = MAX_FRAME - PART_HEAD.size

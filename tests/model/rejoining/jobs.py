@@ -32,6 +32,7 @@ from malt._job.settings import Settings
 from malt._launch import host_ranks
 from malt._launch.options import Options
 from malt._rendezvous import listener, member_session, node_session, server, session, wire
+from malt._rendezvous.wire import ToClient, ToServer
 from malt._shared import replica
 from rejoining import groups, launchers, shared
 from rejoining.machines import Process, Threading, Time, World
@@ -564,15 +565,17 @@ class Member(member_session.Member):
         super().__init__("127.0.0.1:1", launchers.KEY, life.rank, job.size, TIMEOUT)
 
     def _hear(self, frame: bytes) -> None:
-        if frame[:1] == wire.GENERATION:
+        if frame[:1] == ToClient.GENERATION:
             self._of_job.on_call()
         if self._of_job.world.is_traced:
-            self._of_job.world.say(f"    {self._life} hears {_text_of(frame)}")
+            self._of_job.world.say(f"    {self._life} hears {_text_of(ToClient(frame[:1]), frame)}")
         super()._hear(frame)
 
     def _say(self, payload: bytes) -> None:
         if self._of_job.world.is_traced:
-            self._of_job.world.say(f"    {self._life} says {_text_of(payload)}")
+            self._of_job.world.say(
+                f"    {self._life} says {_text_of(ToServer(payload[:1]), payload)}"
+            )
         super()._say(payload)
 
     def agree(self, *args: Any) -> list[bytes]:
@@ -585,27 +588,10 @@ class Member(member_session.Member):
         super().formed(number, *rest)
 
 
-_KINDS = {
-    getattr(wire, name): name.lower()
-    for name in (
-        "PART",
-        "COMPLETE",
-        "DATA",
-        "WANT",
-        "FORMED",
-        "ABSENT",
-        "GENERATION",
-        "STANDS",
-        "OFF",
-        "BYE",
-    )
-}
-
-
-def _text_of(frame: bytes) -> str:
-    kind = frame[:1]
-    if kind in (wire.GENERATION, wire.OFF, wire.ABSENT):
-        return f"{_KINDS[kind]} {wire.unpack_members(frame)}"
-    if kind in (wire.PART, wire.COMPLETE):
-        return f"{_KINDS[kind]} {wire.GENERATION_PART.unpack_from(frame)[1:]}"
-    return _KINDS.get(kind, repr(kind))
+def _text_of(kind: ToServer | ToClient, frame: bytes) -> str:
+    name = kind.name.lower()
+    if kind in (ToClient.GENERATION, ToClient.OFF, ToServer.ABSENT):
+        return f"{name} {wire.unpack_members(frame)}"
+    if kind in (ToServer.PART, ToClient.COMPLETE):
+        return f"{name} {wire.GENERATION_PART.unpack_from(frame)[1:]}"
+    return name

@@ -15,6 +15,7 @@ from test_elastic_nodes import answer, books, end, scaled
 from malt._rendezvous import wire
 from malt._rendezvous.allgather_table import ProtocolError
 from malt._rendezvous.node_table import Changed, Nodes
+from malt._rendezvous.wire import ToClient, ToServer
 
 
 def leave(process: int, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -88,7 +89,7 @@ def test_wrong_ranks_are_refused(tmp_path: Path, arguments: tuple[str, ...], err
 
 
 def asked(nodes: Nodes, rank: int, node: int = 0) -> Changed:
-    return nodes.ask_to_leave(node, wire.LEAVE_FRAME.pack(wire.LEAVE, rank))
+    return nodes.ask_to_leave(node, wire.LEAVE_FRAME.pack(ToServer.LEAVE, rank))
 
 
 def test_the_node_of_the_rank_is_told_and_the_asking_one_has_the_answer() -> None:
@@ -96,7 +97,7 @@ def test_the_node_of_the_rank_is_told_and_the_asking_one_has_the_answer() -> Non
     assert asked(nodes, 3) == (
         [],
         [3],
-        [(1, [wire.LEAVE_FRAME.pack(wire.LEAVE, 3)]), answer("asked to leave: rank 3")],
+        [(1, [wire.LEAVE_FRAME.pack(ToClient.LEAVE, 3)]), answer("asked to leave: rank 3")],
     )
     assert asked(nodes, 3, node=1) == ([], [], [answer("rank 3 has been asked already", node=1)])
     end(nodes, 1, 3)
@@ -118,7 +119,9 @@ def test_ranks_that_leave_do_not_count_for_the_least() -> None:
 def test_nobody_is_asked_while_another_node_takes_over_or_at_the_end() -> None:
     nodes = Nodes(2)
     nodes.succeed(3, range(1, 4), {0, 1})
-    nodes.resume(1, wire.RESUME_HEAD.pack(wire.RESUME, False, True, 0, 1) + b"\0\0\0\0" * 2 + b"\0")
+    nodes.resume(
+        1, wire.RESUME_HEAD.pack(ToServer.RESUME, False, True, 0, 1) + b"\0\0\0\0" * 2 + b"\0"
+    )
     (refused,) = asked(nodes, 0, node=1).frames
     assert refused[1][0].endswith(b"try again in a second")
     nodes = books(2, least=1, most=2)

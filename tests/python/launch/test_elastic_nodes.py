@@ -28,6 +28,7 @@ from malt._rendezvous.node_session import Answer, Node
 from malt._rendezvous.node_table import Changed, Nodes
 from malt._rendezvous.server import Server
 from malt._rendezvous.session import Client
+from malt._rendezvous.wire import ToClient, ToServer
 
 LOOP = """
 malt.init(timeout=20)
@@ -185,7 +186,7 @@ def test_nodes_whose_limits_differ_are_told(job: Job) -> None:
 
 
 def ranks_frame(count: int, least: int = 0, most: int = 0) -> bytes:
-    return wire.RANKS_FRAME.pack(wire.RANKS, count, True, least, most, 5.0)
+    return wire.RANKS_FRAME.pack(ToServer.RANKS, count, True, least, most, 5.0)
 
 
 def books(*counts: int, least: int, most: int) -> Nodes:
@@ -197,15 +198,15 @@ def books(*counts: int, least: int, most: int) -> Nodes:
 
 
 def scaled(nodes: Nodes, count: int, node: int = 0) -> Changed:
-    return nodes.scale(node, wire.SCALE_FRAME.pack(wire.SCALE, count))
+    return nodes.scale(node, wire.SCALE_FRAME.pack(ToServer.SCALE, count))
 
 
 def end(nodes: Nodes, node: int, rank: int, code: int = 0, process: int = 99) -> Frames:
-    return nodes.end(node, wire.ENDED_FRAME.pack(wire.ENDED, rank, process, code))[3]
+    return nodes.end(node, wire.ENDED_FRAME.pack(ToServer.ENDED, rank, process, code))[3]
 
 
 def answer(text: str, *, is_done: bool = True, node: int = 0) -> Any:
-    return (node, [wire.ANSWER_HEAD.pack(wire.ANSWER, is_done) + text.encode()])
+    return (node, [wire.ANSWER_HEAD.pack(ToClient.ANSWER, is_done) + text.encode()])
 
 
 def test_ranks_are_numbered_first_and_places_are_free_after_them() -> None:
@@ -237,7 +238,7 @@ def test_nodes_that_cannot_be_one_job_are_told(
     books = Nodes(2)
     frames = [books.come(node, ranks_frame(*each), 0.0) for node, each in enumerate(nodes)][-1]
     assert [node for node, _ in frames] == [0, 1]
-    assert all(payloads[0].startswith(wire.REFUSED + refusal) for _, payloads in frames)
+    assert all(payloads[0].startswith(ToClient.REFUSED + refusal) for _, payloads in frames)
 
 
 def test_the_node_with_the_fewest_ranks_starts_the_next() -> None:
@@ -246,8 +247,8 @@ def test_the_node_with_the_fewest_ranks_starts_the_next() -> None:
         [4, 5],
         [],
         [
-            (1, [wire.BEGIN_FRAME.pack(wire.BEGIN, 4, 1)]),
-            (1, [wire.BEGIN_FRAME.pack(wire.BEGIN, 5, 1)]),
+            (1, [wire.BEGIN_FRAME.pack(ToClient.BEGIN, 4, 1)]),
+            (1, [wire.BEGIN_FRAME.pack(ToClient.BEGIN, 5, 1)]),
             answer("started: ranks 4, 5", node=1),
         ],
     )
@@ -260,8 +261,8 @@ def test_the_node_with_the_most_ranks_loses_its_highest() -> None:
         [],
         [2, 1],
         [
-            (0, [wire.LEAVE_FRAME.pack(wire.LEAVE, 2)]),
-            (0, [wire.LEAVE_FRAME.pack(wire.LEAVE, 1)]),
+            (0, [wire.LEAVE_FRAME.pack(ToClient.LEAVE, 2)]),
+            (0, [wire.LEAVE_FRAME.pack(ToClient.LEAVE, 1)]),
             answer("asked to leave: ranks 1, 2"),
         ],
     )
@@ -293,20 +294,20 @@ def test_places_of_those_who_leave_are_not_free_until_they_have_ended() -> None:
 def test_a_rank_counts_its_starts_on_whatever_node() -> None:
     nodes = books(1, 1, least=1, most=3)
     scaled(nodes, 3)
-    assert nodes.again(0, wire.PROCESS_FRAME.pack(wire.AGAIN, 2, 99)) == (2, 99)
+    assert nodes.again(0, wire.PROCESS_FRAME.pack(ToServer.AGAIN, 2, 99)) == (2, 99)
     lost, _ = nodes.leave(1)
     assert lost == {1}
     end(nodes, 0, 2)
     begins = [frames[0] for _, frames in scaled(nodes, 3).frames[:2]]
     assert begins == [
-        wire.BEGIN_FRAME.pack(wire.BEGIN, 1, 1),
-        wire.BEGIN_FRAME.pack(wire.BEGIN, 2, 3),
+        wire.BEGIN_FRAME.pack(ToClient.BEGIN, 1, 1),
+        wire.BEGIN_FRAME.pack(ToClient.BEGIN, 2, 3),
     ]
 
 
 def test_all_are_told_once_that_too_few_are_left() -> None:
     nodes = books(2, 2, least=3, most=4)
-    few = [wire.FEW_FRAME.pack(wire.FEW, 2)]
+    few = [wire.FEW_FRAME.pack(ToClient.FEW, 2)]
     assert end(nodes, 0, 0) == []  # who ends with 0 is not missed,
     assert end(nodes, 0, 1, code=1)[1:] == [(0, few), (1, few)]  # until somebody fails
     assert len(end(nodes, 1, 2, code=1)) == 1
@@ -314,7 +315,7 @@ def test_all_are_told_once_that_too_few_are_left() -> None:
 
 
 def resume(nodes: Nodes, node: int, *ranks: int, starts: int = 0) -> None:
-    head = wire.RESUME_HEAD.pack(wire.RESUME, True, True, 1, len(ranks))
+    head = wire.RESUME_HEAD.pack(ToServer.RESUME, True, True, 1, len(ranks))
     nodes.resume(
         node, head + b"".join(wire.RESUMED_RANK.pack(rank, starts, False) for rank in ranks)
     )
@@ -329,7 +330,7 @@ def test_books_are_taken_over_from_what_the_launchers_say() -> None:
     assert nodes.missing == {2}
     assert nodes.settle() == []  # node 2 has not come
     assert nodes.free() == [0, 1, 2, 4, 5]
-    assert nodes.again(1, wire.PROCESS_FRAME.pack(wire.AGAIN, 3, 9)) == (3, 9)
+    assert nodes.again(1, wire.PROCESS_FRAME.pack(ToServer.AGAIN, 3, 9)) == (3, 9)
     with pytest.raises(ProtocolError):
         resume(nodes, 2, 4)
 
@@ -338,7 +339,7 @@ def test_too_few_ranks_may_be_left_when_books_are_taken_over() -> None:
     nodes = Nodes(2)
     nodes.succeed(4, range(3, 5), {1})
     resume(nodes, 1, 2, 3)
-    assert nodes.settle() == [(1, [wire.FEW_FRAME.pack(wire.FEW, 2)])]
+    assert nodes.settle() == [(1, [wire.FEW_FRAME.pack(ToClient.FEW, 2)])]
 
 
 def test_two_launchers_cannot_have_the_same_rank() -> None:
@@ -352,7 +353,7 @@ def test_two_launchers_cannot_have_the_same_rank() -> None:
 def test_a_launcher_that_ends_is_given_no_more_ranks() -> None:
     nodes = books(2, 1, least=1, most=5)
     assert scaled(nodes, 4).frames[0][0] == 1
-    begin = wire.BEGIN_FRAME.pack(wire.BEGIN, 3, 2)
+    begin = wire.BEGIN_FRAME.pack(ToClient.BEGIN, 3, 2)
     assert end(nodes, 1, 3, process=0) == [(0, [begin])]  # another starts it
     assert end(nodes, 0, 3, process=0) == []
     (frame,) = scaled(nodes, 4).frames
@@ -423,7 +424,7 @@ def test_a_launcher_that_takes_no_answers_is_dropped(launched: tuple[Server, Nod
 
     def ask_on_and_on() -> None:
         while True:
-            node._send(wire.SCALE_FRAME.pack(wire.SCALE, 2))
+            node._send(wire.SCALE_FRAME.pack(ToServer.SCALE, 2))
 
     with pytest.raises(ConnectionError):
         ask_on_and_on()

@@ -7,6 +7,7 @@ from __future__ import annotations
 from malt._rendezvous import wire
 from malt._rendezvous.allgather_table import Frames
 from malt._rendezvous.generation_table import GenerationTable
+from malt._rendezvous.wire import ToClient, ToServer
 
 LIMIT = 5.0
 
@@ -17,12 +18,12 @@ def called(frames: Frames) -> dict[int, list[int]]:
         rank: wire.unpack_members(payload)[1]
         for rank, payloads in frames
         for payload in payloads
-        if payload[:1] == wire.GENERATION
+        if payload[:1] == ToClient.GENERATION
     }
 
 
 def told_that_it_stands(frames: Frames) -> list[int]:
-    return [r for r, payloads in frames for payload in payloads if payload[:1] == wire.STANDS]
+    return [r for r, payloads in frames for payload in payloads if payload[:1] == ToClient.STANDS]
 
 
 class Books:
@@ -36,17 +37,17 @@ class Books:
         self.number = 1
 
     def want(self, rank: int) -> Frames:
-        return self.books.hear(rank, wire.WANT_FRAME.pack(wire.WANT, LIMIT), 0.0)
+        return self.books.hear(rank, wire.WANT_FRAME.pack(ToServer.WANT, LIMIT), 0.0)
 
     def exchange(self, ranks: list[int]) -> None:
         for rank in ranks:
-            part = wire.GENERATION_PART.pack(wire.PART, self.number, 0)
+            part = wire.GENERATION_PART.pack(ToServer.PART, self.number, 0)
             self.books.hear(rank, part, 0.0)
 
     def form(self, *ranks: int) -> Frames:
         frames: Frames = []
         for rank in ranks:
-            said = wire.FORMED_FRAME.pack(wire.FORMED, self.number)
+            said = wire.FORMED_FRAME.pack(ToServer.FORMED, self.number)
             frames += self.books.hear(rank, said, 0.0)
         return frames
 

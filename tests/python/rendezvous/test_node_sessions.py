@@ -15,21 +15,22 @@ from malt._rendezvous.node_session import Node
 from malt._rendezvous.node_table import Nodes
 from malt._rendezvous.server import Server
 from malt._rendezvous.session import Client
+from malt._rendezvous.wire import ToClient, ToServer
 
 KEY = bytes(range(32)).hex()
-RANKS = wire.RANKS_FRAME.pack(wire.RANKS, 2, False, 0, 0, 5.0)
+RANKS = wire.RANKS_FRAME.pack(ToServer.RANKS, 2, False, 0, 0, 5.0)
 
 
 @pytest.mark.parametrize(
     "payload",
     [
         b"",
-        wire.RANKS,
+        ToServer.RANKS,
         RANKS + b"x",
-        wire.RANKS_FRAME.pack(wire.RANKS, 0, False, 0, 0, 5.0),
-        wire.RANKS_FRAME.pack(wire.RANKS, wire.MAX_RANKS + 1, False, 0, 0, 5.0),
-        wire.RANKS_FRAME.pack(wire.RANKS, 1, False, 0, 0, float("nan")),
-        wire.RANKS_FRAME.pack(wire.RANKS, 1, False, 0, 0, -1.0),
+        wire.RANKS_FRAME.pack(ToServer.RANKS, 0, False, 0, 0, 5.0),
+        wire.RANKS_FRAME.pack(ToServer.RANKS, wire.MAX_RANKS + 1, False, 0, 0, 5.0),
+        wire.RANKS_FRAME.pack(ToServer.RANKS, 1, False, 0, 0, float("nan")),
+        wire.RANKS_FRAME.pack(ToServer.RANKS, 1, False, 0, 0, -1.0),
     ],
 )
 def test_impossible_number_of_ranks_is_refused(payload: bytes) -> None:
@@ -37,7 +38,7 @@ def test_impossible_number_of_ranks_is_refused(payload: bytes) -> None:
         Nodes(2).come(0, payload, 0.0)
 
 
-@pytest.mark.parametrize("answer", [wire.START, wire.LATE, wire.LATE + b"\xff" * 8])
+@pytest.mark.parametrize("answer", [ToClient.START, ToClient.LATE, ToClient.LATE + b"\xff" * 8])
 def test_answer_that_cannot_be_is_refused(answer: bytes) -> None:
     key = bytes.fromhex(KEY)
 
@@ -49,7 +50,7 @@ def test_answer_that_cannot_be_is_refused(answer: bytes) -> None:
             proof = wire.proof(key, b"server", hello, nonce)
             connection.sendall(wire.CHALLENGE.pack(nonce, proof))
             seal = wire.sealers(key, hello, nonce)[1].seal
-            connection.sendall(seal(wire.WELCOME) + seal(answer))
+            connection.sendall(seal(ToClient.WELCOME) + seal(answer))
             while connection.recv(4096):
                 pass
 
@@ -68,7 +69,7 @@ def test_node_comes_once_and_ends_its_own_ranks_once() -> None:
     nodes.come(0, RANKS, 0.0)
     with pytest.raises(ProtocolError):
         nodes.come(0, RANKS, 0.0)
-    ended = wire.ENDED_FRAME.pack(wire.ENDED, 1, 99, 0)
+    ended = wire.ENDED_FRAME.pack(ToServer.ENDED, 1, 99, 0)
     with pytest.raises(ProtocolError):
         nodes.end(0, ended)  # before the start
     nodes.come(1, RANKS, 0.0)
@@ -83,7 +84,7 @@ def test_node_speaks_of_its_own_ranks_alone() -> None:
     nodes = Nodes(2)
     for node in range(2):
         nodes.come(node, RANKS, 0.0)
-    again = [wire.PROCESS_FRAME.pack(wire.AGAIN, rank, 99) for rank in range(5)]
+    again = [wire.PROCESS_FRAME.pack(ToServer.AGAIN, rank, 99) for rank in range(5)]
     assert nodes.again(1, again[2]) == (2, 99)
     for frame in (again[1], again[4], again[2] + b"x"):
         with pytest.raises(ProtocolError):
@@ -105,12 +106,12 @@ def test_failure_before_the_loss_of_a_node_gives_the_exit_code() -> None:
     for node in range(2):
         nodes.come(node, RANKS, 0.0)
     for rank, code in ((0, -9), (1, 5)):
-        nodes.end(0, wire.ENDED_FRAME.pack(wire.ENDED, rank, 99, code))
+        nodes.end(0, wire.ENDED_FRAME.pack(ToServer.ENDED, rank, 99, code))
     lost, frames = nodes.leave(1)
     assert lost == {2, 3}
     assert frames == [
-        (0, [wire.LOST_FRAME.pack(wire.LOST, 1)]),
-        (0, [wire.OVER_FRAME.pack(wire.OVER, 137)]),
+        (0, [wire.LOST_FRAME.pack(ToClient.LOST, 1)]),
+        (0, [wire.OVER_FRAME.pack(ToClient.OVER, 137)]),
     ]
 
 

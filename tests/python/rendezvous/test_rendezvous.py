@@ -18,6 +18,7 @@ from malt._rendezvous import listener, wire
 from malt._rendezvous.node_session import Node
 from malt._rendezvous.server import Server
 from malt._rendezvous.session import Client
+from malt._rendezvous.wire import ToServer
 
 KEY = bytes(range(32))
 
@@ -176,7 +177,7 @@ def test_wrong_proof_is_noticed_by_the_server(serve: Serve) -> None:
 def test_replayed_session_is_refused(serve: Serve) -> None:
     server = serve(1)
     nonce = b"r" * 32
-    frame = wire.PART_HEAD.pack(wire.PART, 0, 5.0) + b"data"
+    frame = wire.PART_HEAD.pack(ToServer.PART, 0, 5.0) + b"data"
 
     def say(connection: socket.socket, recorded: list[bytes] | None) -> list[bytes]:
         said = [hello(0, 1, nonce)]
@@ -216,7 +217,7 @@ def open_session(server: Server, rank: int) -> tuple[socket.socket, wire.Sealer]
 def test_frame_repeated_within_a_session_ends_it(serve: Serve) -> None:
     server = serve(2)
     connection, sealer = open_session(server, 0)
-    sealed = sealer.seal(wire.PART_HEAD.pack(wire.PART, 0, 20.0))
+    sealed = sealer.seal(wire.PART_HEAD.pack(ToServer.PART, 0, 20.0))
     connection.sendall(sealed + sealed)
     assert is_closed(connection)
 
@@ -234,11 +235,11 @@ def test_frame_of_impossible_length_ends_the_session(serve: Serve, length: int) 
     "payload",
     [
         b"?",
-        wire.PART,
-        wire.PART_HEAD.pack(wire.PART, 7, 1.0),
-        wire.PART_HEAD.pack(wire.PART, 0, float("nan")),
-        wire.PART_HEAD.pack(wire.PART, 0, -1.0),
-        wire.PART_HEAD.pack(wire.PART, 0, 1e300),
+        ToServer.PART,
+        wire.PART_HEAD.pack(ToServer.PART, 7, 1.0),
+        wire.PART_HEAD.pack(ToServer.PART, 0, float("nan")),
+        wire.PART_HEAD.pack(ToServer.PART, 0, -1.0),
+        wire.PART_HEAD.pack(ToServer.PART, 0, 1e300),
     ],
 )
 def test_genuine_nonsense_ends_the_session_and_no_other(serve: Serve, payload: bytes) -> None:

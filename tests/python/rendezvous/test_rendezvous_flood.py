@@ -23,6 +23,7 @@ from malt._rendezvous.node_session import Node
 from malt._rendezvous.server import Server
 from malt._rendezvous.session import Client
 from malt._rendezvous.sessions import Sessions
+from malt._rendezvous.wire import ToClient
 
 BIG = bytes(1 << 18)
 # Strangers call from another address than the job's ranks, which call from 127.0.0.1.
@@ -80,7 +81,7 @@ class Handshake:
 
     def is_welcome(self) -> bool:
         answer = self.socket.recv(wire.LENGTH.size + 1)
-        return answer[wire.LENGTH.size :] == wire.WELCOME
+        return answer[wire.LENGTH.size :] == ToClient.WELCOME
 
 
 def test_flood_from_elsewhere_makes_no_rank_make_way() -> None:  # H1, H5

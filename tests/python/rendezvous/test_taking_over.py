@@ -18,6 +18,7 @@ from malt._rendezvous.held import Held
 from malt._rendezvous.member_session import NewerError
 from malt._rendezvous.node_session import Node
 from malt._rendezvous.server import Server
+from malt._rendezvous.wire import ToClient, ToServer
 
 
 def hold(
@@ -48,12 +49,12 @@ def calls(frames: Frames) -> dict[int, list[int]]:
         rank: wire.unpack_members(payload)[1]
         for rank, payloads in frames
         for payload in payloads
-        if payload[:1] == wire.GENERATION
+        if payload[:1] == ToClient.GENERATION
     }
 
 
 def want(books: GenerationTable, rank: int) -> Frames:
-    return books.hear(rank, wire.WANT_FRAME.pack(wire.WANT, 5.0), 0.0)
+    return books.hear(rank, wire.WANT_FRAME.pack(ToServer.WANT, 5.0), 0.0)
 
 
 def test_no_generation_is_begun_before_all_have_come() -> None:
@@ -113,9 +114,9 @@ def test_nothing_is_held_later_or_twice() -> None:
 def test_a_rank_says_again_what_has_no_answer() -> None:
     held = Held(0)
     held.stands(4, [0, 1])
-    part = wire.GENERATION_PART.pack(wire.PART, 4, 0) + b"data"
-    want_ = wire.WANT_FRAME.pack(wire.WANT, 5.0)
-    absent = wire.pack_members(wire.ABSENT, 4, [1])
+    part = wire.GENERATION_PART.pack(ToServer.PART, 4, 0) + b"data"
+    want_ = wire.WANT_FRAME.pack(ToServer.WANT, 5.0)
+    absent = wire.pack_members(ToServer.ABSENT, 4, [1])
     for frame in (part, want_, absent):
         held.sent(frame)
     assert held.frames(4, False)[1:] == [want_, part, absent]
@@ -128,7 +129,7 @@ def test_a_rank_says_again_what_has_no_answer() -> None:
 def test_a_rank_that_may_have_missed_that_its_group_stands_is_unsure() -> None:
     held = Held(0)
     held.stands(1, [0, 1])
-    held.sent(wire.FORMED_FRAME.pack(wire.FORMED, 2))
+    held.sent(wire.FORMED_FRAME.pack(ToServer.FORMED, 2))
     assert held.is_unsure(2)
     assert not held.is_unsure(3)  # which replaces it: it stands for nobody
     held.stands(2, [0, 1])

@@ -13,10 +13,11 @@ from malt._rendezvous.allgather_table import ProtocolError, Rounds
 from malt._rendezvous.exit_code import describe_end
 from malt._rendezvous.generation_table import GenerationTable
 from malt._rendezvous.node_table import Nodes
+from malt._rendezvous.wire import ToClient, ToServer
 
 MESSAGES = 10_000
 KEY = bytes(range(32))
-RANKS = wire.RANKS_FRAME.pack(wire.RANKS, 1, True, 1, 4, 5.0)
+RANKS = wire.RANKS_FRAME.pack(ToServer.RANKS, 1, True, 1, 4, 5.0)
 NUMBERS = [0, 1, 2, 3, 255, 1 << 16, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 32) - 1]
 
 
@@ -63,7 +64,7 @@ def part(payload: bytes) -> None:
     rounds = Rounds(2)
     rounds.join(0)
     rounds.join(1)
-    rounds.part(1, wire.PART_HEAD.pack(wire.PART, 0, 5.0), 0.0)
+    rounds.part(1, wire.PART_HEAD.pack(ToServer.PART, 0, 5.0), 0.0)
     rounds.part(0, payload, 0.0)
     rounds.expire(wire.MAX_SECONDS)
 
@@ -110,9 +111,9 @@ def generation(payload: bytes) -> None:
     generations = GenerationTable(2)
     for rank in range(2):
         generations.join(rank)
-        generations.hear(rank, wire.WANT_FRAME.pack(wire.WANT, 5.0), 0.0)
+        generations.hear(rank, wire.WANT_FRAME.pack(ToServer.WANT, 5.0), 0.0)
     generations.hear(0, payload, 0.0)
-    generations.hear(1, wire.GENERATION_PART.pack(wire.PART, 1, 0), 0.0)
+    generations.hear(1, wire.GENERATION_PART.pack(ToServer.PART, 1, 0), 0.0)
     generations.expire(wire.MAX_SECONDS)
 
 
@@ -136,32 +137,36 @@ def resume(payload: bytes) -> None:
 @pytest.mark.parametrize(
     ("digest", "message", "refusal"),
     [
-        (part, wire.PART_HEAD.pack(wire.PART, 0, 5.0) + b"data", ProtocolError),
-        (come, wire.RANKS_FRAME.pack(wire.RANKS, 3, True, 1, 4, 5.0), ProtocolError),
-        (scale, wire.SCALE_FRAME.pack(wire.SCALE, 4), ProtocolError),
-        (leave, wire.LEAVE_FRAME.pack(wire.LEAVE, 1), ProtocolError),
-        (node_session.parse_event, wire.BEGIN_FRAME.pack(wire.BEGIN, 3, 1), struct.error),
-        (node_session.parse_event, wire.LEAVE_FRAME.pack(wire.LEAVE, 3), struct.error),
-        (node_session.parse_event, wire.FEW_FRAME.pack(wire.FEW, 3), struct.error),
+        (part, wire.PART_HEAD.pack(ToServer.PART, 0, 5.0) + b"data", ProtocolError),
+        (come, wire.RANKS_FRAME.pack(ToServer.RANKS, 3, True, 1, 4, 5.0), ProtocolError),
+        (scale, wire.SCALE_FRAME.pack(ToServer.SCALE, 4), ProtocolError),
+        (leave, wire.LEAVE_FRAME.pack(ToServer.LEAVE, 1), ProtocolError),
+        (node_session.parse_event, wire.BEGIN_FRAME.pack(ToClient.BEGIN, 3, 1), struct.error),
+        (node_session.parse_event, wire.LEAVE_FRAME.pack(ToClient.LEAVE, 3), struct.error),
+        (node_session.parse_event, wire.FEW_FRAME.pack(ToClient.FEW, 3), struct.error),
         (
             node_session.parse_event,
-            wire.ANSWER_HEAD.pack(wire.ANSWER, True) + b"started: rank 3",
+            wire.ANSWER_HEAD.pack(ToClient.ANSWER, True) + b"started: rank 3",
             struct.error,
         ),
-        (end, wire.ENDED_FRAME.pack(wire.ENDED, 1, 4000, -9), ProtocolError),
-        (generation, wire.WANT_FRAME.pack(wire.WANT, 5.0), ProtocolError),
-        (generation, wire.GENERATION_PART.pack(wire.PART, 1, 0) + b"data", ProtocolError),
-        (generation, wire.FORMED_FRAME.pack(wire.FORMED, 1), ProtocolError),
-        (generation, wire.pack_members(wire.ABSENT, 1, [0, 1]), ProtocolError),
-        (hold, wire.HOLD_HEAD.pack(wire.HOLD, 1, 2, 5, True) + bytes([0] * 7 + [1]), ProtocolError),
+        (end, wire.ENDED_FRAME.pack(ToServer.ENDED, 1, 4000, -9), ProtocolError),
+        (generation, wire.WANT_FRAME.pack(ToServer.WANT, 5.0), ProtocolError),
+        (generation, wire.GENERATION_PART.pack(ToServer.PART, 1, 0) + b"data", ProtocolError),
+        (generation, wire.FORMED_FRAME.pack(ToServer.FORMED, 1), ProtocolError),
+        (generation, wire.pack_members(ToServer.ABSENT, 1, [0, 1]), ProtocolError),
+        (
+            hold,
+            wire.HOLD_HEAD.pack(ToServer.HOLD, 1, 2, 5, True) + bytes([0] * 7 + [1]),
+            ProtocolError,
+        ),
         (
             resume,
-            wire.RESUME_HEAD.pack(wire.RESUME, True, True, 1, 2)
+            wire.RESUME_HEAD.pack(ToServer.RESUME, True, True, 1, 2)
             + wire.RESUMED_RANK.pack(1, 0, True)
             + wire.RESUMED_RANK.pack(2, 3, False),
             ProtocolError,
         ),
-        (wire.unpack_ranks, wire.pack_ranks(wire.LATE, [1, 5], "in time"), ConnectionError),
+        (wire.unpack_ranks, wire.pack_ranks(ToClient.LATE, [1, 5], "in time"), ConnectionError),
     ],
 )
 def test_mutated_message_is_digested_or_refused(

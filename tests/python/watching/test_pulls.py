@@ -23,6 +23,7 @@ from malt._rendezvous import wire
 from malt._rendezvous.allgather_table import ProtocolError
 from malt._rendezvous.connection import Connection
 from malt._rendezvous.relay import Relay
+from malt._rendezvous.wire import ToClient, ToServer
 from malt._watching import exchange, other_hosts, pulls, report_parts, run_report, trace
 from malt._watching.board import Curve, unsent
 from malt._watching.other_hosts import OtherHosts
@@ -244,7 +245,7 @@ def lines() -> tuple[Line, Relay]:
 
 
 def relayed(node: int, message: bytes = b"") -> bytes:
-    return wire.RELAY_HEAD.pack(wire.RELAY, node) + message
+    return wire.RELAY_HEAD.pack(ToServer.RELAY, node) + message
 
 
 def test_a_message_is_dropped_where_the_way_is_not_free(lines: tuple[Line, Relay]) -> None:
@@ -267,12 +268,12 @@ def test_a_message_for_a_launcher_that_is_gone_is_answered(lines: tuple[Line, Re
 def test_launchers_leave_together(lines: tuple[Line, Relay]) -> None:
     line, relay = lines
     relay.end_if_finished()
-    relay.hear(1, wire.FINISHED, set())
-    relay.hear(0, wire.FINISHED, set())
+    relay.hear(1, ToServer.FINISHED, set())
+    relay.hear(0, ToServer.FINISHED, set())
     assert not line.take()
     del line.joined[wire.NODE][2]  # the last one is lost
     relay.end_if_finished()
-    assert sorted(line.take()) == [(0, wire.FINISHED), (1, wire.FINISHED)]
+    assert sorted(line.take()) == [(0, ToClient.FINISHED), (1, ToClient.FINISHED)]
     relay.end_if_finished()
     assert not line.take()
 
@@ -280,10 +281,10 @@ def test_launchers_leave_together(lines: tuple[Line, Relay]) -> None:
 @pytest.mark.parametrize(
     "payload",
     [
-        wire.RELAY,
+        ToServer.RELAY,
         relayed(1),
         relayed(1, bytes(wire.MAX_RELAYED + 1)),
-        wire.FINISHED + b"x",
+        ToServer.FINISHED + b"x",
     ],
 )
 def test_frames_that_cannot_be_are_refused(payload: bytes, lines: tuple[Line, Relay]) -> None:
