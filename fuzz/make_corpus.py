@@ -178,7 +178,7 @@ def inbox() -> dict[str, bytes]:
 
 # ---- src/dstorm/tcp ------------------------------------------------------------------------------
 
-PROTOCOL = 3
+PROTOCOL = 4
 BEAT, NOTICE, UPDATE, CLOCK, CURSORS, CLOSED, LEAVE, ENDPOINT, TAKEN, WINDOW = range(1, 11)
 RECORD, SHARE = 11, 12
 
@@ -253,6 +253,7 @@ def listener() -> dict[str, bytes]:
         "one": b"\x60" + hello + b"\x80" + proof,
         "two": b"\x60" + hello + b"\x61" + hello + b"\x81" + proof + b"\x08",
         "of_another_kind": b"\x22GET / HTTP/1.0\r\n\x0a",
+        "over_tls": b"\x10\x16\x03\1\0\5hel",
     }
 
 
@@ -611,7 +612,7 @@ def job_messages() -> dict[str, bytes]:
 
 
 RENDEZVOUS = (
-    *("begin", "rejoining", "elastic", "taking_over", "stranger"),
+    *("begin", "rejoining", "elastic", "taking_over"),
     *("launcher", "started", "welcome", "gathered", "member"),
 )
 
@@ -641,10 +642,6 @@ def rendezvous() -> dict[str, bytes]:
     whole = pack("cIII", b"c", 1, 0, 2)
     data = [(0, pack("cI", b"d", rank) + b"data") for rank in (0, 2)]
     late = pack("cI2I", b"p", 2, 1, 3)
-    hello = pack("8scIII32s", b"MALTRDVA", b"r", 1, 4, 7, bytes(32))
-    suites = pack("HHHBB", 4, 0x1301, 0x1302, 1, 0)
-    body = pack("H32sB", 0x0303, bytes(32), 0) + suites + pack("HHHBH", 7, 43, 3, 2, 0x0304)
-    client_hello = pack("BHHBBH", 22, 0x0301, len(body) + 4, 1, 0, len(body)) + body
     seeds = {
         "begin": framed((0, pack("cH", b"y", 80)), (0, pack("cB", b"c", 5)), (0, come), (1, come)),
         "begin.relay": framed(
@@ -660,9 +657,6 @@ def rendezvous() -> dict[str, bytes]:
         "taking_over": framed(
             *resume, *((2 + rank, hold) for rank in range(4)), (2, absent), (0x45, want)
         ),
-        "stranger": b"\0" + parts(hello[:20], hello[20:], bytes(32)),
-        "stranger.of_another_kind": b"\0" + parts(b"\x16\x03\1\0\5hello"),
-        "stranger.over_tls": b"\1" + parts(client_hello[:7], client_hello[7:]),
         "launcher": framed(
             *((0, pack("cIIi", b"f", 1, 2, -9)), (0, pack("cI", b"l", 1)), (0, b"e")),
             *((0, pack("cII", b"b", 3, 1)), (0, pack("c?", b"a", True) + b"started")),

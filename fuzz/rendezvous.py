@@ -1,5 +1,5 @@
-"""Frames of the rendezvous: what the server hears of strangers, and after the proof of the key of
-launchers, ranks and members, and what these hear of it.
+"""Frames of the rendezvous: what the server hears of launchers, ranks and members that have proved
+the key (before that: fuzz/listener.cpp), and what these hear of it.
 
 As fuzz/target.py says. A frame of the input says from whom it is, and whether the clock moves on.
 
@@ -9,9 +9,7 @@ usage: rendezvous.py [OPTION]... [FOLDER OR FILE]...
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -23,7 +21,7 @@ from make_corpus import RENDEZVOUS
 from target import MIB, Decoder, frames, fuzz, instrument
 
 import malt
-from malt._rendezvous import listener, member_session, node_session, server, session, tls, wire
+from malt._rendezvous import member_session, node_session, server, session, wire
 from malt._rendezvous.connection import Connection
 from malt._rendezvous.held import Held
 from malt._rendezvous.wire import ToServer
@@ -35,7 +33,6 @@ MOVES_ON = 0x40  # the clock moves on, by seconds
 MOST_UNREAD = 2 * (RANKS + 2) * wire.MAX_FRAME  # bytes that the server keeps for a client
 
 wire.MAX_RANKS = 1 << 8  # the server's work and memory grow with the ranks that launchers announce
-ENCRYPTION = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
 clock = SimpleNamespace(now=1000.0)
 SENDERS = [(wire.NODE, 0), (wire.NODE, 1), *((wire.MEMBER, r) for r in range(RANKS))]
 SENDERS += [(wire.RANK, rank) for rank in range(RANKS)]
@@ -44,13 +41,13 @@ SENDERS += [(wire.RANK, rank) for rank in range(RANKS)]
 class NoListener:
     """A listener that nobody calls."""
 
-    host, port, other_version = "127.0.0.1", 1, ""
+    host, port, last_refusal = "127.0.0.1", 1, ""
 
     def __init__(self, *_: object) -> None: ...
 
     def ignore(self, _: object = None) -> None: ...
 
-    close = expect = expect_from = limit = next_deadline = ignore
+    close = expect = expect_from = ignore
 
     def ready(self) -> list[Connection]:
         return []
@@ -71,13 +68,12 @@ class Meeting:
     def attach(self, who: tuple[bytes, int]) -> None:
         kind, number = who
         count = NODES if kind == wire.NODE else self.server.size
-        hello = wire.HELLO.pack(wire.MAGIC, kind, number, count, 7, bytes(32))
-        end, nonce = self.server.attach(hello)
+        end, key = self.server.attach(wire.Introduction(kind, number, count, 7))
         end.setblocking(False)
         (connection,) = self.server._sessions._connections - {c for _, _, c in self.ends.values()}
         if who in self.ends:
             self.ends.pop(who)[0].close()
-        self.ends[who] = end, wire.sealers(KEY, hello, nonce)[0], connection
+        self.ends[who] = end, wire.sealers(key)[0], connection
 
     def hear(self, who: tuple[bytes, int], payload: bytes) -> None:
         """Have the server read a frame; without a payload its client has gone."""
@@ -143,31 +139,12 @@ def take_over(given: bytes) -> None:
     meet(frames(given), lambda meeting: meeting.server.succeed(RANKS, range(0), {0, 1}))
 
 
-def call_as_stranger(given: bytes) -> None:
-    """What a caller sends who has not proved the key; over TLS if the first byte is odd."""
-    ours, end = socket.socketpair()
-    if given[:1] and given[0] & 1:
-        ours = tls.Socket(ours, ENCRYPTION, server_side=True)
-    ours.setblocking(False)
-    connection = Connection(ours, "127.0.0.2")
-    door: Any = object.__new__(listener.Listener)
-    door._key, door._half_open, door.other_version = KEY, {connection: None}, ""
-    door._selector = SimpleNamespace(unregister=lambda _: None)
-    with ours, end:
-        for _, piece in frames(given[1:]):
-            with contextlib.suppress(OSError):  # the listener has closed it
-                end.sendall(piece)
-            if connection in door._half_open:
-                assert not door._has_proved(connection)
-                assert len(connection.inbox) <= 4096
-
-
 # ---- what a client hears -------------------------------------------------------------------------
 
 
 def hear_as_launcher(given: bytes) -> None:
     """All that the server says in one stream, sealed or cut short."""
-    to_client = [wire.sealers(KEY, b"hello", b"nonce")[1] for _ in range(2)]
+    to_client = [wire.sealers(KEY)[1] for _ in range(2)]
     node = node_session.Node("127.0.0.1:1", KEY, 0, NODES)
     node._socket, end = socket.socketpair()
     node._opener = to_client[0]
@@ -191,20 +168,10 @@ def start_launcher(given: bytes) -> None:
 
 
 def welcome(given: bytes) -> None:
-    """The server's half of the handshake, from the proof on."""
+    """The server's first frame."""
     node = node_session.Node("127.0.0.1:1", KEY, 1, NODES)
-    hello = wire.HELLO.pack(wire.MAGIC, wire.NODE, 1, NODES, os.getpid(), bytes(32))
-    node._hello = lambda: hello
-    nonce = bytes(32)
-    challenge = nonce + wire.proof(KEY, b"server", hello, nonce)
-    with answering(node, b"") as end:
-        end.sendall(challenge)
-        sealer = wire.sealers(KEY, hello, nonce)[1]
-        for _, frame in frames(given):
-            end.sendall(sealer.seal(frame))
-        end.shutdown(socket.SHUT_WR)
-        with contextlib.suppress(OSError, session._DroppedError):  # it is gone
-            node._shake_hands(time.monotonic() + 1)
+    with answering(node, given):
+        node._be_welcomed()
 
 
 def gather_ranks(given: bytes) -> None:
@@ -223,7 +190,6 @@ def answering(client: Any, given: bytes) -> Iterator[socket.socket]:
     client._socket, end = socket.socketpair()
     with contextlib.closing(client._socket), end:
         client._deadline = time.monotonic() + 1
-        wire.tune = lambda _: None
         for _, frame in frames(given):
             end.sendall(sealer.seal(frame))
         if given:
@@ -264,7 +230,6 @@ DECODERS = {
     "rejoining": Decoder(go_on, REFUSALS),
     "elastic": Decoder(lambda given: go_on(given, least=1), REFUSALS),
     "taking_over": Decoder(take_over, REFUSALS),
-    "stranger": Decoder(call_as_stranger, ()),
     "launcher": Decoder(hear_as_launcher, REFUSALS),
     "started": Decoder(start_launcher, REFUSALS),
     "welcome": Decoder(welcome, REFUSALS),

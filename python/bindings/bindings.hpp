@@ -30,6 +30,7 @@ void bind_network(py::module_& module);
 void bind_partition(py::module_& module);
 void bind_process_group(py::module_& module);
 void bind_recorder(py::module_& module);
+void bind_rendezvous(py::module_& module);
 void bind_fault(py::module_& module);
 void bind_fold(py::module_& module);
 void bind_dense(py::module_& module);

@@ -188,6 +188,7 @@ PYBIND11_MODULE(_core, module) {
   malt_bindings::bind_mail(module);
   malt_bindings::bind_messages(module);
   malt_bindings::bind_process_group(module);
+  malt_bindings::bind_rendezvous(module);
   malt_bindings::bind_linear(module);
   malt_bindings::bind_coordinate_descent(module);
   malt_bindings::bind_dual_ascent(module);

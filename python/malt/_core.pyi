@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Codec', 'CoordinateDescentFloat32', 'CoordinateDescentFloat64', 'DeviceReducer', 'DeviceVector', 'DualAscentFloat32', 'DualAscentFloat64', 'Duplex', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'Exchange', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Held', 'INT8', 'Interface', 'LOWEST', 'LinearFloat32', 'LinearFloat64', 'Link', 'MEDIAN', 'Mail', 'Messages', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Recorder', 'Recording', 'Reducer', 'Route', 'RowVector', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Table', 'TopicTokens', 'Turns', 'Update', 'Uses', 'Vector', 'WEIGHTED', 'add_changes', 'add_linear_gradient', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'checksum', 'cuda_version', 'dealt_list_length', 'describe_gpus', 'find_changes', 'forecast_gap', 'has_gpu', 'infer_topics', 'interfaces', 'linear_decisions', 'look_for_nvrtc_in', 'nvrtc_library', 'partition_columns', 'partition_rows', 'partition_traffic', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'set_callbacks', 'shuffle', 'simd_level', 'sum_of_digamma_rises', 'top_k', 'trimmed_mean']
+__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Call', 'Codec', 'CoordinateDescentFloat32', 'CoordinateDescentFloat64', 'DeviceReducer', 'DeviceVector', 'DualAscentFloat32', 'DualAscentFloat64', 'Duplex', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'Exchange', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Held', 'INT8', 'Interface', 'LOWEST', 'LinearFloat32', 'LinearFloat64', 'Link', 'Listener', 'MEDIAN', 'Mail', 'Messages', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Recorder', 'Recording', 'Reducer', 'Route', 'RowVector', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Table', 'TlsContext', 'TopicTokens', 'Turns', 'Update', 'Uses', 'Vector', 'WEIGHTED', 'add_changes', 'add_linear_gradient', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'checksum', 'cuda_version', 'dealt_list_length', 'describe_gpus', 'find_changes', 'forecast_gap', 'has_gpu', 'infer_topics', 'interfaces', 'linear_decisions', 'look_for_nvrtc_in', 'nvrtc_library', 'partition_columns', 'partition_rows', 'partition_traffic', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'set_callbacks', 'shuffle', 'simd_level', 'sum_of_digamma_rises', 'top_k', 'trimmed_mean']
 class Graph:
     """
     The ranks to which each rank sends in each round. ``Graph(edges)`` makes one from (from, to) pairs of ranks; ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR and RANDOM(k, seed) are ready-made.
@@ -1394,6 +1394,99 @@ class Link:
         Send if that needs no wait. Returns:
             Whether it did.
         """
+class TlsContext:
+    """
+    The files of a folder of MALT_TLS.
+    """
+    def __init__(self, folder: str) -> None:
+        """
+        Load OpenSSL, and the certificates.
+
+        Raises:
+            ConfigError: the file, and what is wrong with it; or what to install.
+        """
+class Call:
+    """
+    A connection of the rendezvous. Nothing here blocks.
+    """
+    def __init__(self, connected: typing.SupportsInt | typing.SupportsIndex, key: bytes, number: typing.SupportsInt | typing.SupportsIndex, about: typing.SupportsInt | typing.SupportsIndex, tls: TlsContext | None) -> None:
+        """
+        Take over a connected socket that does not block.
+        """
+    def close(self) -> None:
+        """
+        Idempotent.
+        """
+    def fileno(self) -> int:
+        ...
+    def receive(self, most: typing.SupportsInt | typing.SupportsIndex) -> bytes | None:
+        """
+        Return bytes that have arrived; none: the end; None: nothing has arrived.
+        """
+    def send(self, data: typing_extensions.Buffer) -> int:
+        """
+        Send as much as there is room for.
+
+        Returns:
+            How many bytes.
+        """
+    def shake_hands(self) -> bytes | None:
+        """
+        Go on with the handshake.
+
+        Returns:
+            The session's key; None: not yet.
+
+        Raises:
+            ConfigError: one end refuses.
+            ConnectionResetError: the other end has closed the connection.
+        """
+    @property
+    def has_buffered(self) -> bool:
+        """
+        Bytes have arrived that do not make fileno() readable.
+        """
+    @property
+    def wants_write(self) -> bool:
+        """
+        It waits for room: call again when fileno() is writable.
+        """
+class Listener:
+    """
+    Lets in those that prove the job's key.
+    """
+    def __init__(self, listening: typing.SupportsInt | typing.SupportsIndex, key: bytes, limit: typing.SupportsFloat | typing.SupportsIndex, tls: TlsContext | None) -> None:
+        """
+        Take over a listening socket that does not block. A handshake may take `limit` seconds.
+        """
+    def close(self) -> None:
+        """
+        Idempotent.
+        """
+    def expect_at_once(self, callers: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Let so many callers in at the same time.
+        """
+    def expect_from(self, host: str) -> None:
+        """
+        Have callers from an address of the job take turns with all others.
+        """
+    def fileno(self) -> int:
+        ...
+    def ready(self) -> list[tuple[Call, bytes, str, int, int]]:
+        """
+        Take a turn at the handshakes.
+
+        Returns:
+            Of each caller that has proved the key: the connection, the session's key, the
+            address it calls from, its number and what it says about itself.
+        """
+    @property
+    def half_open(self) -> int:
+        ...
+    @property
+    def last_refusal(self) -> str:
+        ...
 class ExamplesFloat32:
     """
     Rows to train on, over the caller's arrays, which must not change meanwhile.

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
-import ssl
 import struct
 import threading
 import time
@@ -19,6 +18,7 @@ from typing import NamedTuple
 from malt import _errors as errors
 from malt._errors import ConfigError, PeerError, describe_ranks
 from malt._rendezvous import wire
+from malt._rendezvous.channel import Channel
 from malt._rendezvous.held import Held
 from malt._rendezvous.session import GRACE_SECONDS, RankSession
 from malt._rendezvous.wire import ToClient, ToServer
@@ -268,7 +268,7 @@ class Member(RankSession):
         while view:
             try:
                 view = view[connection.send(view) :]
-            except (BlockingIOError, ssl.SSLWantWriteError):
+            except BlockingIOError:
                 _await(connection, select.POLLOUT)
 
     def _wait(self, is_ready: Callable[[], bool], limit: float, what: str) -> None:
@@ -284,7 +284,7 @@ class Member(RankSession):
 
     # The thread
 
-    def _listen(self, connection: socket.socket) -> None:
+    def _listen(self, connection: Channel | socket.socket) -> None:
         self._take(connection)
         while self._turn_to_next():
             assert self._socket is not None
@@ -293,14 +293,14 @@ class Member(RankSession):
             self._is_lost = True
             self._changed.notify_all()
 
-    def _take(self, connection: socket.socket) -> None:
+    def _take(self, connection: Channel | socket.socket) -> None:
         """Handle what comes until the connection ends."""
         inbox = bytearray()
         try:
             while not self._is_closed:
                 _await(connection, select.POLLIN)
                 received = b""
-                with self._access, contextlib.suppress(BlockingIOError, ssl.SSLWantReadError):
+                with self._access, contextlib.suppress(BlockingIOError):
                     while received := connection.recv(1 << 16):
                         inbox += received
                     break  # the end of the connection
@@ -386,7 +386,7 @@ class Member(RankSession):
             raise ConnectionError("a frame with ranks that are not of this job")
 
 
-def _await(connection: socket.socket, event: int) -> None:
+def _await(connection: Channel | socket.socket, event: int) -> None:
     waiting = select.poll()
     waiting.register(connection, event)
     waiting.poll()

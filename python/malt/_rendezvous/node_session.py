@@ -126,9 +126,9 @@ class Node(Session):
         "node 0 did not come within {timeout:g} s: no launcher listens at {address}; start it "
         "there (--node-rank 0), or give a longer limit: --timeout"
     )
-    _stranger = (
-        "the process that listens at {address} does not know this job's key: give each launcher "
-        "the same, in MALT_JOB_KEY or --key-file"
+    _way_out = (
+        "give each launcher the same key, in MALT_JOB_KEY or --key-file, and set MALT_TLS for "
+        "each `malt run` and all its ranks, or for none"
     )
 
     def __init__(
@@ -172,8 +172,7 @@ class Node(Session):
             self._connect(timeout)
         else:
             self._attach(server)
-        assert self._socket is not None
-        port = stand_by(self._socket.getsockname()[0]) if stand_by is not None else 0
+        port = stand_by(self._own_host) if stand_by is not None else 0
         self._deadline = time.monotonic() + seconds + GRACE_SECONDS
         try:
             if port:
@@ -209,9 +208,8 @@ class Node(Session):
 
     def _attach(self, server: Server) -> None:
         """Open the session with the server in this process."""
-        hello = self._hello()
-        self._socket, nonce = server.attach(hello)
-        self._sealer, self._opener = wire.sealers(self._key, hello, nonce)
+        self._socket, session_key = server.attach(self._introduction())
+        self._sealer, self._opener = wire.sealers(session_key)
         self._deadline = time.monotonic() + GRACE_SECONDS
         self._receive()  # the welcome
 

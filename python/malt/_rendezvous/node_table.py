@@ -51,7 +51,7 @@ class Nodes:
         is_settled: all have come, or have been told that there will be no such job.
         leaving: ranks that have been asked to leave and have not ended.
         is_closed: no more ranks are added; the caller sets it.
-        other_version: the host of a client that has another version of MALT, or empty.
+        last_refusal: the last caller that the listener refused, and why; or empty.
         addresses: by node, where its own server stands by, ready to take over from this one.
         missing: the nodes for whose ranks a server that takes over still waits.
         watched: what is watched by any of the nodes.
@@ -63,7 +63,7 @@ class Nodes:
         self.is_settled = False
         self.leaving: set[int] = set()
         self.is_closed = False
-        self.other_version = ""
+        self.last_refusal = ""
         self.addresses: dict[int, str] = {}
         self.missing: set[int] = set()
         self.watched = 0
@@ -258,8 +258,8 @@ class Nodes:
         missing = [node for node in range(self.nnodes) if node not in self._nodes]
         seconds = min(self._nodes.values(), key=lambda node: node.deadline).seconds
         within = f"within {seconds:g} s"
-        if self.other_version:
-            within += f" (a process on {self.other_version} has another version of MALT)"
+        if self.last_refusal:
+            within += f" (a caller was refused: {self.last_refusal})"
         return self._to_all(wire.pack_ranks(ToClient.LATE, missing, within))
 
     def _disagreement(self) -> str:

@@ -13,7 +13,7 @@ import struct
 import threading
 import time
 
-from malt._rendezvous import tls, wire
+from malt._rendezvous import wire
 from malt._rendezvous.allgather_table import Frames, ProtocolError, Rounds
 from malt._rendezvous.connection import Connection
 from malt._rendezvous.exit_code import describe_end
@@ -57,7 +57,6 @@ class Server:
         """
         self.size = 0
         self.has_met_ranks = False  # read by other threads
-        self._key = key
         self._nodes = Nodes(nnodes)
         self._rounds = Rounds(0)
         self._generations = GenerationTable(0)
@@ -67,6 +66,7 @@ class Server:
         self._lost: dict[int, tuple[float, int]] = {}
         # Each is of a rank's next process, and waits since then for the last one to end.
         self._waiting: dict[Connection, float] = {}
+        self._proved: list[Connection] = []  # the key, and are still to be let in
         self._running = True
         self._selector = selectors.DefaultSelector()
         self._sessions = Sessions(self._selector)
@@ -79,17 +79,16 @@ class Server:
         self.host, self.port = self._listener.host, self._listener.port
         self.address = wire.join_address(self.host, self.port)
 
-    def attach(self, hello: bytes) -> tuple[socket.socket, bytes]:
+    def attach(self, who: wire.Introduction) -> tuple[socket.socket, bytes]:
         """Open the session of the launcher that contains the server, which need not prove the key.
 
-        Returns that session's end and nonce; the welcome is already there. Call it before `start`.
+        Returns that session's end and key; the welcome is already there. Call it before `start`.
         """
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        connection = Connection(ours, "this host", hello=hello)
-        connection.nonce = secrets.token_bytes(wire.NONCE_BYTES)
-        self._open(connection)
-        return theirs, connection.nonce
+        session_key = secrets.token_bytes(wire.KEY_BYTES)
+        self._open(Connection(ours, "this host", *who, *wire.sealers(session_key)))
+        return theirs, session_key
 
     def gather(self) -> None:
         """Serve in this thread until all launchers have come, or one has waited long enough."""
@@ -100,7 +99,6 @@ class Server:
         self._generations = GenerationTable(self.size)
         self._listener.expect(self.size)
         self._sessions.expect(self.size)
-        self._listener.limit(self.size)
         for rank in self._nodes.free():
             self._rank_ended(rank, None, "has not been started")
 
@@ -113,7 +111,6 @@ class Server:
         self._generations.succeed()
         self._listener.expect(size)
         self._sessions.expect(size)
-        self._listener.limit(size)
         self._settles_at = time.monotonic() + RESUME_SECONDS
 
     def start(self) -> None:
@@ -153,14 +150,18 @@ class Server:
             if key.data is not None:  # None: the listener, or `close` that wakes the thread
                 self._attend(key.data, events)
                 self._drop_broken()
-        for connection in self._listener.ready():
+        proved, self._proved = self._proved, []
+        for connection in proved:
             self._open(connection)
             self._drop_broken()
+        # They are let in after the next look at the sessions: a rank that joins again has left its
+        # last session before it called.
+        self._proved = self._listener.ready()
         now = time.monotonic()
         for connection, since in list(self._waiting.items()):
             if since + SUCCESSOR_SECONDS <= now:
                 self._open(connection)  # refuses it: the last process has not ended
-        self._nodes.other_version = self._listener.other_version
+        self._nodes.last_refusal = self._listener.last_refusal
         self._deliver(wire.NODE, self._nodes.expire(now))
         self._deliver(wire.RANK, self._rounds.expire(now))
         self._deliver_to_members(self._generations.expire(now))
@@ -194,16 +195,20 @@ class Server:
 
     def _shut(self) -> None:
         self._sessions.close()
+        for connection in self._proved:
+            connection.socket.close()
         self._listener.close()
         self._selector.close()
         for end in (self._waker, self._wakened):
             end.close()
 
     def _seconds_to_deadline(self) -> float | None:
+        if self._proved:
+            return 0.0
         deadlines = [since + LOST_SECONDS for since, _ in self._lost.values()]
         deadlines += [since + SUCCESSOR_SECONDS for since in self._waiting.values()]
         deadlines += [self._settles_at] if self._settles_at is not None else []
-        for books in (self._listener, self._nodes, self._rounds, self._generations):
+        for books in (self._nodes, self._rounds, self._generations):
             deadline = books.next_deadline()
             if deadline is not None:
                 deadlines.append(deadline)
@@ -217,7 +222,7 @@ class Server:
         if not self._sessions.end(connection):
             return
         self._waiting.pop(connection, None)
-        if not connection.kind:
+        if not connection.has_joined:
             return
         if connection.kind == wire.RANK:
             self._deliver(wire.RANK, self._rounds.leave(connection.number))
@@ -257,12 +262,8 @@ class Server:
 
     def _open(self, connection: Connection) -> None:
         """Begin the session of a client that knows the key."""
-        hello = connection.hello
-        _, kind, number, count, process, _ = wire.HELLO.unpack(hello)
+        kind, number = connection.kind, connection.number
         if connection not in self._sessions:
-            connection.opener, connection.sealer = wire.sealers(
-                self._key, hello, connection.nonce, tls.binding(connection.socket)
-            )
             self._sessions.begin(connection)
             if kind == wire.MEMBER and number in self._sessions.joined[kind]:
                 # Most likely the rank's last process has ended, and this is the next one:
@@ -270,11 +271,11 @@ class Server:
                 self._waiting[connection] = time.monotonic()
                 return
         self._waiting.pop(connection, None)
-        if refusal := self._refusal(kind, number, count):
+        if refusal := self._refusal(kind, number, connection.size):
             connection.closing = True
             self._sessions.send(connection, ToClient.REFUSED + refusal.encode())
             return
-        connection.kind, connection.number, connection.process = kind, number, process
+        connection.has_joined = True
         self._sessions.joined[kind][number] = connection
         self.has_met_ranks = self.has_met_ranks or kind != wire.NODE
         if kind == wire.RANK:
@@ -300,7 +301,7 @@ class Server:
     def _open_next(self, rank: int) -> None:
         """Begin the session of the rank's next process, if it waited for the last one to end."""
         for waiting in list(self._waiting):
-            if wire.HELLO.unpack(waiting.hello)[2] == rank:
+            if waiting.number == rank:
                 self._open(waiting)
 
     def _refusal(self, kind: bytes, number: int, count: int) -> str:
@@ -336,7 +337,6 @@ class Server:
 
     def _take_frame(self, connection: Connection) -> bool:
         """Handle the next genuine frame; False when it has not come yet."""
-        assert connection.opener is not None
         try:
             payload = wire.take_frame(connection.inbox, connection.opener)
             if payload is None:

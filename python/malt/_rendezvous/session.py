@@ -5,19 +5,18 @@ from __future__ import annotations
 import builtins
 import contextlib
 import errno
-import hmac
 import os
-import secrets
 import socket
-import ssl
 import time
 from collections.abc import MutableMapping, Sequence
 from typing import TypeVar
 
 from malt import _errors as errors
 from malt._arguments import variable
+from malt._core_import import TlsContext
 from malt._errors import ConfigError, Error, PeerError, describe_ranks
-from malt._rendezvous import tls, wire
+from malt._rendezvous import channel, tls, wire
+from malt._rendezvous.channel import Channel
 from malt._rendezvous.wire import ToClient, ToServer
 
 Joined = TypeVar("Joined", bound="RankSession")
@@ -25,17 +24,13 @@ Joined = TypeVar("Joined", bound="RankSession")
 # A client waits so much longer than the server, whose answer, with names, thus comes first.
 GRACE_SECONDS = 1.0
 # How long a launcher that may have taken over is asked until it answers. It must itself have lost
-# the last one: if that one's host has failed, this takes 30 s (see `wire.tune`).
+# the last one: if that one's host has failed, this takes 30 s.
 REACH_SECONDS = 40.0
 _RETRY_SECONDS = 0.05
 
 # Job keys in hexadecimal, by MALT_RENDEZVOUS. They are kept because they are removed from the
 # environment, and a rank that has called malt.finalize() may call malt.init() again.
 _taken_keys: dict[str, str] = {}
-
-
-class _DroppedError(Exception):
-    """The server ended the handshake: too many half-open connections at once."""
 
 
 class NobodyError(ConfigError):
@@ -55,7 +50,7 @@ class Session:
     _awaits_server = False
     _awaits_name = False  # the name in the address may come to be known only later
     _nobody: str  # the message if nobody listens
-    _stranger: str  # the message if the listener has another key
+    _way_out: str  # what to do if the two are not of one job
 
     def __init__(self, address: str, key: bytes, number: int, count: int) -> None:
         """The session of rank or node `number` of `count`, still to be opened."""
@@ -63,7 +58,8 @@ class Session:
         self._key = key
         self._number = number
         self._count = count
-        self._socket: socket.socket | None = None
+        self._socket: Channel | socket.socket | None = None
+        self._own_host = ""  # as the server's host sees it
 
     def abort(self) -> None:
         """Leave at once; the clients that wait for this rank are told that it left. Idempotent."""
@@ -74,23 +70,13 @@ class Session:
     def _connect(self, timeout: float) -> None:
         address = self.address
         where = wire.parse_address(address, self._source)
-        encryption = tls.context(server_side=False)
+        encryption = tls.context()
         deadline = time.monotonic() + min(timeout, wire.MAX_SECONDS)
         while True:
             try:
-                left = max(1e-3, deadline - time.monotonic())
-                self._socket = socket.create_connection(where, left)
-                if self._socket.getsockname() == self._socket.getpeername():
-                    # Nobody listens, but the system gave this end the port that it connects to.
-                    raise ConnectionRefusedError
-                if encryption is not None:
-                    self._socket = tls.Socket(self._socket, encryption, server_side=False)
-                    self._socket.shake_hands()
-                self._shake_hands(deadline)
+                self._shake_hands(where, deadline, encryption)
                 return
             except (
-                _DroppedError,
-                ssl.SSLEOFError,
                 ConnectionResetError,
                 BrokenPipeError,
                 ConnectionRefusedError,
@@ -107,13 +93,8 @@ class Session:
                     nobody
                     if is_nobody
                     else f"the launcher at {address} accepts no connection (tried for {timeout:g} "
-                    "s): too many come at once, or it runs another version of MALT"
+                    "s): too many come at once"
                 ) from None
-            except ssl.SSLError as error:
-                self.abort()
-                raise ConfigError(
-                    f"TLS with the launcher at {address}: {tls.explain(error)}"
-                ) from error
             except builtins.TimeoutError:
                 self.abort()
                 raise errors.TimeoutError(
@@ -133,33 +114,35 @@ class Session:
                 self.abort()
                 raise
 
-    def _hello(self) -> bytes:
-        nonce = secrets.token_bytes(wire.NONCE_BYTES)
-        return wire.HELLO.pack(
-            wire.MAGIC, self._kind, self._number, self._count, os.getpid(), nonce
-        )
+    def _introduction(self) -> wire.Introduction:
+        return wire.Introduction(self._kind, self._number, self._count, os.getpid())
 
-    def _shake_hands(self, deadline: float) -> None:
-        assert self._socket is not None
-        wire.tune(self._socket)
+    def _shake_hands(
+        self, where: tuple[str, int], deadline: float, encryption: TlsContext | None
+    ) -> None:
         self._deadline = deadline
-        hello = self._hello()
-        self._socket.sendall(hello)
-        head = self._read(len(tls.ALERT), _DroppedError)
-        if head == tls.ALERT:
+        left = max(1e-3, deadline - time.monotonic())
+        connected = socket.create_connection(where, left)
+        own = connected.getsockname()
+        self._own_host = own[0]
+        if own == connected.getpeername():
+            # Nobody listens, but the system gave this end the port that it connects to.
+            connected.close()
+            raise ConnectionRefusedError
+        connection = channel.call(connected, self._key, self._introduction(), encryption)
+        self._socket = connection
+        connection.settimeout(left)
+        try:
+            session_key = connection.shake_hands()
+        except ConfigError as error:
             raise ConfigError(
-                f"the launcher at {self.address} uses TLS: set MALT_TLS for each `malt run` and "
-                "all its ranks, or for none"
-            )
-        rest = self._read(wire.CHALLENGE.size - len(head), _DroppedError)
-        nonce, proof = wire.CHALLENGE.unpack(head + rest)
-        binding = tls.binding(self._socket)
-        expected = wire.proof(self._key, b"server", hello, nonce, binding)
-        if not hmac.compare_digest(proof, expected):
-            raise ConfigError(self._stranger.format(address=self.address))
-        self._sealer, self._opener = wire.sealers(self._key, hello, nonce, binding)
-        self._socket.sendall(wire.proof(self._key, b"client", hello, nonce, binding))
-        welcome = self._receive(_DroppedError)
+                f"the launcher at {self.address} cannot be joined: {error}; {self._way_out}"
+            ) from None
+        self._sealer, self._opener = wire.sealers(session_key)
+        self._be_welcomed()
+
+    def _be_welcomed(self) -> None:
+        welcome = self._receive()
         if welcome[:1] != ToClient.WELCOME:
             raise RefusedError(f"the launcher refuses: {welcome[1:].decode(errors='replace')}")
         self._greeting = welcome[1:]
@@ -169,16 +152,16 @@ class Session:
         self._socket.settimeout(max(1e-3, self._deadline - time.monotonic()))
         self._socket.sendall(self._sealer.seal(payload))
 
-    def _receive(self, at_end: type[Exception] = ConnectionResetError) -> bytes:
-        (length,) = wire.LENGTH.unpack(self._read(wire.LENGTH.size, at_end))
+    def _receive(self) -> bytes:
+        (length,) = wire.LENGTH.unpack(self._read(wire.LENGTH.size))
         if not 0 < length <= wire.MAX_FRAME:
             raise ConnectionError("a frame of impossible length")
-        payload = self._read(length, at_end)
-        if not self._opener.is_genuine(payload, self._read(wire.MAC_BYTES, at_end)):
+        payload = self._read(length)
+        if not self._opener.is_genuine(payload, self._read(wire.MAC_BYTES)):
             raise ConnectionError("a frame that is not the launcher's")
         return payload
 
-    def _read(self, length: int, at_end: type[Exception]) -> bytes:
+    def _read(self, length: int) -> bytes:
         assert self._socket is not None
         buffer = bytearray(length)
         view = memoryview(buffer)
@@ -190,7 +173,7 @@ class Session:
             self._socket.settimeout(left)
             count = self._socket.recv_into(view)
             if count == 0:
-                raise at_end("the launcher has closed the connection")
+                raise ConnectionResetError("the launcher has closed the connection")
             view = view[count:]
         return bytes(buffer)
 
@@ -203,10 +186,7 @@ class RankSession(Session):
         "no launcher listens at {address} (MALT_RENDEZVOUS): the `malt run` that set it has ended; "
         "unset it, or start through `malt run`"
     )
-    _stranger = (
-        "the launcher at MALT_RENDEZVOUS does not know this job's key (MALT_JOB_KEY): the two are "
-        "of different jobs; start through `malt run`"
-    )
+    _way_out = "start through `malt run`, which sets MALT_RENDEZVOUS, MALT_JOB_KEY and MALT_TLS"
 
     def __init__(
         self,

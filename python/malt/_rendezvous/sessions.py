@@ -53,7 +53,7 @@ class Sessions:
         self._connections.remove(connection)
         self._selector.unregister(connection.socket)
         connection.socket.close()
-        if connection.kind:
+        if connection.has_joined:
             del self.joined[connection.kind][connection.number]
         return True
 
@@ -63,7 +63,6 @@ class Sessions:
         self._connections.clear()
 
     def send(self, connection: Connection, payload: bytes) -> None:
-        assert connection.sealer is not None
         if connection in self.broken:
             return
         sealed = memoryview(connection.sealer.seal(payload))

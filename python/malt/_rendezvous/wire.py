@@ -2,20 +2,14 @@
 
 A client is a rank or a launcher (a node). A client must prove that it knows the job's key, 32
 random bytes. A launcher hands the key to its ranks in their environment, and the ranks remove it
-from there. The key never crosses the wire:
+from there. The key never crosses the wire: `src/dstorm/remote/net/handshake.hpp` says how both ends
+prove it, and how this binds what a client says about itself (`Introduction`), and the TLS
+connection if there is one. `src/dstorm/remote/net/listener.hpp` says how strangers neither slow the
+server down nor keep clients out.
 
-    client -> server   hello: magic, "r" or "m" rank, size or "n" node, nodes, process id, 32
-                       fresh random bytes
-    server -> client   32 fresh random bytes, HMAC(key, "server" + hello + both nonces + binding)
-    client -> server   HMAC(key, "client" + hello + both nonces + binding)
-
-With MALT_TLS all of it goes through TLS, and the binding is a value on which only the two ends of
-that TLS connection agree (`_rendezvous/tls.py`). Without MALT_TLS the binding is empty.
-
-The key belongs to one job, so the proofs bind the job, and through the hello the client and the
-size. After the handshake every frame carries an HMAC under a key of the session, over its
-direction, its number and its bytes. A frame without it is never parsed. The protocol uses `struct`
-only, and no pickle.
+After the handshake every frame carries an HMAC under a key of the session, over its direction, its
+number and its bytes. A frame without it is never parsed. The protocol uses `struct` only, and no
+pickle.
 
 The server answers a rank's frames round by round. With `malt run --respawn` a rank has a session of
 another kind, "m", as long as it lives; the server calls it to new generations in this session
@@ -36,15 +30,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-import socket
 import struct
 from collections.abc import Iterable
 from enum import Enum, unique
+from typing import NamedTuple
 
 from malt._errors import ConfigError
 
 KEY_BYTES = 32
-NONCE_BYTES = 32
 MAC_BYTES = 32
 MAX_FRAME = 1 << 20
 
@@ -52,10 +45,7 @@ MAX_STANDBYS = 16  # nodes 1 to 16 may take over; few enough for the ranks' envi
 MAX_NODES = 1 << 16  # few enough for a frame to name them all
 MAX_RANKS = 1 << 20
 
-MAGIC = b"MALTRDVA"
-HELLO = struct.Struct("!8scIII32s")  # magic, kind, number, how many there are, process id, nonce
 RANK, MEMBER, NODE = b"r", b"m", b"n"
-CHALLENGE = struct.Struct("!32s32s")  # nonce, proof
 LENGTH = struct.Struct("!I")
 
 
@@ -159,22 +149,6 @@ FAILED_FRAME = struct.Struct("!cIIi")  # kind, node, rank, exit code
 LOST_FRAME = struct.Struct("!cI")  # kind, node
 OVER_FRAME = struct.Struct("!ci")  # kind, exit code of the job
 
-# The death of a host that sends nothing more is noticed within 30 s.
-_TCP_OPTIONS = {
-    socket.TCP_NODELAY: 1,
-    socket.TCP_KEEPIDLE: 10,
-    socket.TCP_KEEPINTVL: 5,
-    socket.TCP_KEEPCNT: 4,
-    socket.TCP_USER_TIMEOUT: 30_000,
-}
-
-
-def tune(connection: socket.socket) -> None:
-    """Send small frames at once, and notice the death of the other host."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in _TCP_OPTIONS.items():
-        connection.setsockopt(socket.IPPROTO_TCP, option, value)
-
 
 def parse_key(text: str, source: str) -> bytes:
     """Parse a key from its digits. An error does not show them: they may be almost right."""
@@ -215,8 +189,22 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def proof(key: bytes, role: bytes, hello: bytes, nonce: bytes, binding: bytes = b"") -> bytes:
-    return hmac.digest(key, role + b"\0" + hello + nonce + binding, hashlib.sha256)
+class Introduction(NamedTuple):
+    """What a client says about itself in the handshake."""
+
+    kind: bytes  # RANK, MEMBER or NODE
+    number: int
+    size: int  # how many of this kind there are
+    process: int
+
+    def pack(self) -> tuple[int, int]:
+        """Return the number, and the rest as a number of 64 bits."""
+        return self.number, int.from_bytes(self.kind, "big") << 56 | self.size << 32 | self.process
+
+    @classmethod
+    def unpack(cls, number: int, about: int) -> Introduction:
+        kind, size, process = about >> 56, about >> 32 & 0xFFFFFF, about & 0xFFFFFFFF
+        return cls(bytes([kind]), number, size, process)
 
 
 class Sealer:
@@ -239,10 +227,9 @@ class Sealer:
         return hmac.compare_digest(self._mac(payload), mac)
 
 
-def sealers(key: bytes, hello: bytes, nonce: bytes, binding: bytes = b"") -> tuple[Sealer, Sealer]:
+def sealers(session_key: bytes) -> tuple[Sealer, Sealer]:
     """Return the sealers of the two directions: to the server, to the client."""
-    session = proof(key, b"session", hello, nonce, binding)
-    return Sealer(session, b">"), Sealer(session, b"<")
+    return Sealer(session_key, b">"), Sealer(session_key, b"<")
 
 
 def take_frame(inbox: bytearray, opener: Sealer) -> bytes | None:

@@ -31,7 +31,7 @@ from malt._job import job as jobs
 from malt._job.settings import Settings
 from malt._launch import host_ranks
 from malt._launch.options import Options
-from malt._rendezvous import listener, member_session, node_session, server, session, wire
+from malt._rendezvous import member_session, node_session, server, session, wire
 from malt._rendezvous.wire import ToClient, ToServer
 from malt._shared import replica
 from rejoining import groups, launchers, shared
@@ -156,7 +156,10 @@ class Job:
         instead: list[tuple[Any, dict[str, Any]]] = [
             (host_ranks, {"time": time}),
             (node_session, {"time": time, "Node": launchers.Node}),
-            (session, {"time": time, "socket": socket, "os": pid}),
+            (
+                session,
+                {"time": time, "socket": socket, "os": pid, "channel": socket},
+            ),
             (
                 server,
                 {
@@ -164,15 +167,7 @@ class Job:
                     "threading": threading,
                     "socket": socket,
                     "selectors": SelectorsModule(world),
-                },
-            ),
-            (
-                listener,
-                {
-                    "time": time,
-                    "random": SimpleNamespace(Random=lambda: world.random),
-                    "selectors": SelectorsModule(world),
-                    "_listen": lambda host, port: socket.listener,
+                    "Listener": lambda host, port, key, selector: socket.listen(selector),
                 },
             ),
             (wire, {"hmac": SimpleNamespace(digest=lambda *_: bytes(32), compare_digest=eq)}),

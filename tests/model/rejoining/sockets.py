@@ -8,6 +8,8 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from malt._rendezvous import wire
+from malt._rendezvous.connection import Connection
 from rejoining.machines import Process, Waiters, World
 
 
@@ -18,6 +20,7 @@ class Socket:
         self._world = world
         self._process = process
         self.peer: Socket = self
+        self.who: Any = None  # what the end that called says about itself
         self.is_closed = False
         self._has_ended = False  # the other end has
         self._is_reset = False  # and will take no more, as this one knows
@@ -33,14 +36,15 @@ class Socket:
     def settimeout(self, seconds: float) -> None:
         self._limit = seconds
 
-    def setsockopt(self, *_: int) -> None:
-        pass
+    def getsockname(self) -> tuple[str, int]:
+        return "127.0.0.1", id(self)
 
-    def getsockname(self) -> int:
-        return id(self)
+    def getpeername(self) -> tuple[str, int]:
+        return "127.0.0.1", 1
 
-    def getpeername(self) -> int:
-        return id(self.peer)
+    def shake_hands(self) -> bytes:
+        """All who call have the key."""
+        return bytes(32)
 
     # Sending
 
@@ -142,7 +146,9 @@ class Socket:
 
 
 class Listener:
-    """Where the launcher listens."""
+    """Where the launcher listens; it lets in all who call."""
+
+    host, port, last_refusal = "127.0.0.1", 1, ""
 
     def __init__(self, world: World, process: Process) -> None:
         self._world = world
@@ -152,14 +158,10 @@ class Listener:
         self.is_closed = False
         process.sockets.append(self)
 
-    def setblocking(self, _: bool) -> None:
+    def expect(self, _: object) -> None:
         pass
 
-    def listen(self, _: int) -> None:
-        pass
-
-    def getsockname(self) -> tuple[str, int]:
-        return "127.0.0.1", 1
+    expect_from = expect
 
     def close(self) -> None:
         self.is_closed = True
@@ -179,10 +181,11 @@ class Listener:
     def await_change(self) -> None:
         self._waiting.add()
 
-    def accept(self) -> tuple[Socket, tuple[str, int]]:
-        if not self._queue:
-            raise BlockingIOError
-        return self._queue.pop(0), ("127.0.0.1", 2)
+    def ready(self) -> list[Connection]:
+        called, self._queue = self._queue, []
+        return [
+            Connection(one, "127.0.0.1", *one.peer.who, *wire.sealers(bytes(32))) for one in called
+        ]
 
 
 class SocketModule:
@@ -192,12 +195,23 @@ class SocketModule:
         self._world = world
         self.listener: Listener | None = None
 
+    def listen(self, selector: _Selector) -> Listener:
+        """For the rendezvous' listener."""
+        assert self.listener is not None
+        selector.register(self.listener, SelectorsModule.EVENT_READ)
+        return self.listener
+
     def create_connection(self, _: object, seconds: float) -> Socket:
         self._world.park(self._world.now + self._world.delay())
         if self.listener is None or self.listener.is_closed:
             raise ConnectionRefusedError
-        connection = Socket(self._world, self._world.here().process)
-        self.listener.offer(connection)
+        return Socket(self._world, self._world.here().process)
+
+    def call(self, connection: Socket, _: bytes, who: object, __: object) -> Socket:
+        """For `channel.call`."""
+        connection.who = who
+        if self.listener is not None:
+            self.listener.offer(connection)
         return connection
 
     def socketpair(self) -> tuple[Socket, Socket]:

@@ -221,7 +221,8 @@ def test_wrong_key_is_refused_and_the_right_one_comes_in(job: Job) -> None:
     end = end_of(job.start(1, key=wrong))
     assert end.code == 2
     assert end.err.startswith(
-        f"malt run: error: the process that listens at {job.address} does not know this job's key: "
+        f"malt run: error: the launcher at {job.address} cannot be joined: what listens there does "
+        "not have this job's key; "
     )
     assert wrong not in end.err
     second = job.start(1)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +16,7 @@ from jobs import Result, run_job
 from test_rendezvous import in_threads, is_closed
 
 from malt._errors import ConfigError
-from malt._rendezvous import tls, wire
+from malt._rendezvous import wire
 from malt._rendezvous.node_session import Node
 from malt._rendezvous.server import Server
 from malt._rendezvous.session import Client
@@ -156,7 +154,7 @@ def test_nothing_of_it_is_in_the_clear(use: Use, serve: Serve, folder: str) -> N
         client.close()
         thread.join(10)
     assert len(seen) > 1000
-    for secret in (wire.MAGIC, b"what nobody", KEY):
+    for secret in (b"MALT", b"what nobody", KEY):
         assert secret not in seen
 
 
@@ -174,125 +172,39 @@ def test_plain_rank_is_told_that_the_launcher_uses_tls(use: Use, serve: Serve, f
     use(folder)
     server = serve(2)
     use(None)
-    assert "uses TLS: set MALT_TLS" in refusal(server)
+    assert "the other end uses TLS, and this one does not" in refusal(server)
 
 
 def test_tls_rank_is_told_that_the_launcher_does_not(use: Use, serve: Serve, folder: str) -> None:
     use(None)
     server = serve(2)
     use(folder)
-    assert "it uses none; set MALT_TLS" in refusal(server)
+    assert "protocol version" in refusal(server)
 
 
-def test_certificates_of_another_authority_are_refused_by_both(
-    use: Use, serve: Serve, folder: str, strangers: str, tmp_path: Path
+def test_certificates_of_another_authority_are_refused(
+    use: Use, serve: Serve, folder: str, strangers: str
 ) -> None:
     use(folder)
     server = serve(2)
     use(strangers)
-    assert f"not valid by {strangers}/ca.pem" in refusal(server)
-    # One that trusts the launcher, and is not trusted.
-    shutil.copytree(strangers, tmp_path / "mixed")
-    shutil.copy(f"{folder}/ca.pem", tmp_path / "mixed/ca.pem")
-    use(str(tmp_path / "mixed"))
-    assert f"does not accept {tmp_path}/mixed/cert.pem" in refusal(server)
+    assert "certificate verify failed" in refusal(server)
 
 
-def test_expired_certificates_are_refused_by_both(
+def test_expired_certificate_is_refused_where_it_is(
     use: Use, serve: Serve, folder: str, expired: str
 ) -> None:
     use(folder)
     server = serve(2)
     use(expired)
-    assert "expired" in refusal(server)
-    server = serve(2)
-    use(folder)
-    assert "expired" in refusal(server)
+    assert f"{expired}/cert.pem: certificate has expired" in refusal(server)
 
 
 def test_certificate_alone_is_not_enough(use: Use, serve: Serve, folder: str) -> None:
     use(folder)
     server = serve(2)
-    with pytest.raises(ConfigError, match="does not know this job's key"):
+    with pytest.raises(ConfigError, match="does not have this job's key"):
         Client(server.address, b"x" * 32, 0, 2, 10)
-
-
-class Relay:
-    """Has the certificate and the key of it, but not the job's: decrypts, and encrypts again."""
-
-    def __init__(self, server: Server, version: ssl.TLSVersion) -> None:
-        self._server = server
-        self._near, self._far = (tls.context(server_side=is_server) for is_server in (True, False))
-        for one in (self._near, self._far):
-            assert one is not None
-            one.maximum_version = version
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self.passed_on = bytearray()
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def _run(self) -> None:
-        assert self._near
-        assert self._far
-        with self._listener, contextlib.suppress(OSError):
-            near = self._near.wrap_socket(self._listener.accept()[0], server_side=True)
-            there = self._server.host, self._server.port
-            far = self._far.wrap_socket(socket.create_connection(there, 10))
-            while (
-                self._pass_on(near, far, wire.HELLO.size)
-                and self._pass_on(far, near, wire.CHALLENGE.size)
-                and self._pass_on(near, far, wire.MAC_BYTES)
-                and self._pass_on(far, near, 1000)
-            ):
-                pass
-            near.close()
-            far.close()
-
-    def _pass_on(self, source: socket.socket, to: socket.socket, most: int) -> bool:
-        data = source.recv(most)
-        self.passed_on += data
-        to.sendall(data)
-        return bool(data)
-
-
-VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_proof_is_good_for_one_tls_connection(
-    use: Use, serve: Serve, folder: str, version: ssl.TLSVersion
-) -> None:
-    use(folder)
-    relay = Relay(serve(1), version)
-    with pytest.raises(ConfigError, match="does not know this job's key"):
-        Client(relay.address, KEY, 0, 1, 10)
-    assert len(relay.passed_on) == wire.HELLO.size + wire.CHALLENGE.size
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_server_takes_no_proof_of_another_connection(
-    use: Use, serve: Serve, folder: str, version: ssl.TLSVersion
-) -> None:
-    use(folder)
-    server = serve(1)
-    context = tls.context(server_side=False)
-    assert context is not None
-    context.maximum_version = version
-    answers = []
-    for is_of_another in (True, False):
-        plain = socket.create_connection((server.host, server.port), 10)
-        with tls.Socket(plain, context, server_side=False) as rank:
-            hello = wire.HELLO.pack(wire.MAGIC, wire.RANK, 0, 1, 1, os.urandom(32))
-            rank.sendall(hello)
-            nonce, proof = wire.CHALLENGE.unpack(rank.recv(wire.CHALLENGE.size))
-            binding = rank.binding()
-            assert proof == wire.proof(KEY, b"server", hello, nonce, binding)
-            if is_of_another:
-                binding = bytes(32)
-            rank.sendall(wire.proof(KEY, b"client", hello, nonce, binding))
-            answers.append(rank.recv(1000))
-    assert answers[0] == b""
-    assert answers[1] != b""
 
 
 @pytest.mark.parametrize("file", ["cert.pem", "key.pem", "ca.pem"])
@@ -325,7 +237,7 @@ def test_half_open_flood_lets_ranks_in(use: Use, serve: Serve, folder: str) -> N
         if number % 3 == 2:
             stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
     assert join(server, 0).allgather(b"x", 10) == [b"x"]
-    assert len(server._listener._half_open) <= server._listener._most_half_open
+    assert server._listener.half_open <= 64
     assert is_closed(flood[2])
     for stranger in flood:
         stranger.close()
@@ -383,12 +295,12 @@ def expect_refused(result: Result, *parts: str) -> None:
 
 def test_rank_without_tls_is_refused(folder: str, tmp_path: Path) -> None:
     result = run_job(tmp_path, 3, ODD_ONE_OUT, environ={"MALT_TLS": folder}, OTHER="")
-    expect_refused(result, "uses TLS: set MALT_TLS")
+    expect_refused(result, "the other end uses TLS")
 
 
 def test_rank_of_another_authority_is_refused(folder: str, strangers: str, tmp_path: Path) -> None:
     result = run_job(tmp_path, 3, ODD_ONE_OUT, environ={"MALT_TLS": folder}, OTHER=strangers)
-    expect_refused(result, f"not valid by {strangers}/ca.pem")
+    expect_refused(result, "certificate verify failed")
 
 
 def test_rank_whose_certificate_has_run_out_is_refused(

@@ -225,7 +225,10 @@ class Line:
         self.sent: list[tuple[int, bytes]] = []
 
     def join(self, node: int) -> Connection:
-        connection = self.joined[wire.NODE][node] = Connection(None, "", number=node)  # type: ignore[arg-type]
+        who = wire.Introduction(wire.NODE, node, 3, 1)
+        sealers = wire.sealers(bytes(32))
+        connection = Connection(None, "", *who, *sealers)  # type: ignore[arg-type]
+        self.joined[wire.NODE][node] = connection
         return connection
 
     def send(self, connection: Connection, payload: bytes) -> None:

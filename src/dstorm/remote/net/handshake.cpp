@@ -15,10 +15,12 @@ namespace dstorm::net {
 namespace {
 
 constexpr std::array<char, 4> kMagic = {'M', 'A', 'L', 'T'};
-constexpr std::uint32_t kVersion = 3;  // of this handshake and of all that follows it
+constexpr std::uint32_t kVersion = 4;  // of this handshake and of all that follows it
 constexpr std::uint32_t kByteOrder = 0x01020304;
+constexpr std::byte kTlsAlert{0x15};  // the first byte of such a record
 constexpr const char* kCaller = "MALT caller";
-constexpr const char* kCallee = "MALT callee";  // as long as kCaller
+constexpr const char* kCallee = "MALT callee";   // as long as kCaller,
+constexpr const char* kSession = "MALT frames";  // and so is this one
 
 std::array<std::byte, 32> random_bytes() {
   std::array<std::byte, 32> bytes{};
@@ -79,12 +81,19 @@ void Handshake::refuse(std::string reason) {
   expects_ = Expects::kNothing;
 }
 
+// The zeros are no key's answer, so the caller knows that it was not merely dropped.
+void Handshake::refuse_in_words(std::string reason) {
+  say(bytes_of(Mac{}));
+  refuse(std::move(reason));
+}
+
 void Handshake::give_up(const Stream& stream) {
   std::string what = stream.error().empty() ? "the connection ended" : stream.error();
   what += expects_ == Expects::kAnswer
               ? " before the rank called proved itself; it may be of another job, or another rank"
               : " in the handshake";
   out_bytes_ = sent_;
+  is_dropped_ = stream.error().empty() || stream.is_closed_there();
   refuse(std::move(what));
 }
 
@@ -124,7 +133,8 @@ bool Handshake::fill(Stream& stream) {
     // Another protocol is recognised at once: the rest of the hello might never arrive.
     if (expects_ == Expects::kHello &&
         std::memcmp(in_.data(), kMagic.data(), std::min(received_, kMagic.size())) != 0) {
-      refuse("what is at the other end does not speak as MALT does");
+      refuse(in_[0] == kTlsAlert ? "the other end uses TLS, and this one does not"
+                                 : "what is at the other end does not speak as MALT does");
       return true;
     }
   }
@@ -168,8 +178,8 @@ void Handshake::hear_proof(const Stream& stream) {
   const Mac right = mac_of(kCaller, proof.claim, stream);
   const std::uint32_t own_rank = introduction_.to;
   if (!is_same(right, proof.mac)) {
-    refuse("the caller does not have this job's key, or meant another address than " +
-           listening_.text());
+    refuse_in_words("the caller does not have this job's key, or meant another address than " +
+                    listening_.text());
   } else if (proof.claim.to != own_rank) {
     refuse("rank " + std::to_string(proof.claim.rank) + " called rank " +
            std::to_string(proof.claim.to) + ", this is rank " + std::to_string(own_rank));
@@ -183,11 +193,15 @@ void Handshake::hear_proof(const Stream& stream) {
 void Handshake::hear_answer(const Stream& stream) {
   const Mac right = mac_of(kCallee, claim(), stream);
   if (!is_same(right, std::span(in_).first(right.size()))) {
-    refuse("what listens at " + listening_.text() + " does not have this job's key");
+    const bool is_known = listening_.family() != AF_UNSPEC;
+    refuse("what listens " + (is_known ? "at " + listening_.text() : "there") +
+           " does not have this job's key");
   } else {
     expect(Expects::kNothing, 0);
   }
 }
+
+Mac Handshake::session_key(const Stream& stream) const { return mac_of(kSession, claim(), stream); }
 
 Handshake::Claim Handshake::claim() const {
   return {introduction_.number, introduction_.rank, introduction_.to};

@@ -1,10 +1,11 @@
 // The handshake by which both ends of a new connection prove to each other that they have the job's
-// key: a mutual challenge-response with HMAC-SHA256.
+// key: a mutual challenge-response with HMAC-SHA256. Ranks use it between hosts, and the clients of
+// the rendezvous (python/malt/_rendezvous) with the launcher.
 //
 //   caller -> callee  Hello{nonce c}
 //   callee -> caller  Hello{nonce s}
 //   caller -> callee  Introduction, HMAC(key, "caller", hellos, Introduction, address, binding)
-//   callee -> caller                HMAC(key, "callee", the same)
+//   callee -> caller                HMAC(key, "callee", the same); zeros: the callee refuses
 //
 // - The nonces are fresh, so a recording of an earlier handshake is of no use. The roles differ, so
 //   no end can send back the other's proof. The address is the one that was called, and the binding
@@ -13,8 +14,8 @@
 // - The callee sends nothing that depends on the key before it has checked the caller's proof.
 // - Each end takes exactly the handshake's bytes off the stream. The bytes after it are left to the
 //   user of the stream.
-// The handshake proves which rank is at the other end. Only TLS protects the bytes that follow from
-// those on the way.
+// The handshake proves which rank is at the other end. Only TLS, or what the user of the stream
+// makes of session_key(), protects the bytes that follow from those on the way.
 #pragma once
 
 #include <array>
@@ -34,6 +35,10 @@ Key make_key();  // random; throws ConfigError if the system gives no random byt
 
 // Which rank calls which, as the caller says.
 struct Introduction {
+  // `to` of a client of the rendezvous. Its `rank` is its own number, and the rendezvous gives
+  // `number` its meaning (_rendezvous/wire.py).
+  static constexpr std::uint32_t kRendezvous = 0xffffffff;
+
   std::uint32_t rank;
   std::uint32_t to;
   std::uint64_t number;  // grows with each of the caller's calls
@@ -41,7 +46,8 @@ struct Introduction {
 
 class Handshake {
  public:
-  // `listening` is the address that is called, the same at both ends.
+  // `listening` is the address that is called, the same at both ends. It is none for the
+  // rendezvous, whose clients may know it by another address.
   static Handshake caller(const KeptKey& key, const Introduction& mine, const Address& listening);
   static Handshake callee(const KeptKey& key, std::uint32_t own_rank, const Address& listening);
 
@@ -53,8 +59,12 @@ class Handshake {
 
   // For the callee, after kDone: the caller has proved it, and it is meant for this rank.
   const Introduction& introduction() const noexcept { return introduction_; }
+  // After kDone: a key that only these two ends have, for this connection.
+  Mac session_key(const Stream& stream) const;
   // After kRefused: the reason, in one line.
   const std::string& reason() const noexcept { return reason_; }
+  // After kRefused: the other end closed the connection without a word.
+  bool is_dropped() const noexcept { return is_dropped_; }
 
  private:
   using Nonce = std::array<std::byte, 32>;
@@ -88,6 +98,7 @@ class Handshake {
   Claim claim() const;
   Mac mac_of(const char* role, const Claim& claim, const Stream& stream) const;
   void refuse(std::string reason);
+  void refuse_in_words(std::string reason);
   void give_up(const Stream& stream);
 
   KeptKey key_;
@@ -102,6 +113,7 @@ class Handshake {
   std::size_t out_bytes_ = 0, sent_ = 0, in_bytes_ = 0, received_ = 0;
   bool wants_write_ = false;
   std::string reason_;
+  bool is_dropped_ = false;
 };
 
 }  // namespace dstorm::net

@@ -4,6 +4,7 @@
 #include <sys/timerfd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -19,6 +20,16 @@ constexpr std::size_t kAtOnce = Listener::kMostHalfOpen / 2;
 // The pause when no descriptor is left, in which accept() would fail over and over.
 constexpr auto kPause = std::chrono::milliseconds(100);
 constexpr std::uint64_t kListener = 0;  // its name in epoll; half-open connections have numbers
+
+// A fatal alert of TLS (protocol_version). It tells a caller that only one of the two ends uses
+// TLS, in bytes that both kinds understand.
+constexpr std::array<unsigned char, 7> kAlert = {0x15, 3, 1, 0, 2, 2, 70};
+constexpr unsigned char kTlsHandshake = 0x16;  // the first byte of a caller that uses TLS
+
+bool differs_in_tls(bool tls, int socket) {
+  unsigned char first = 0;
+  return ::recv(socket, &first, 1, MSG_PEEK) == 1 && (first == kTlsHandshake) != tls;
+}
 
 bool watch_for(int epoll, int operation, int fd, std::uint32_t events, std::uint64_t name) {
   epoll_event event{};
@@ -59,6 +70,12 @@ Listener::Listener(UnforkedDescriptor listener, const KeptKey& key, std::uint32_
 void Listener::expect(std::span<const Address> ranks) {
   for (const Address& one : ranks) hosts_.try_emplace(host_of(one));
   most_half_open_ = std::max(kMostHalfOpen, 2 * hosts_.size());
+}
+
+void Listener::expect_at_once(std::size_t callers) {
+  most_half_open_ = std::max(kMostHalfOpen, 2 * callers);
+  const auto extra = static_cast<std::int64_t>(callers) * kSavedPerCaller;
+  budget_ = ProcessorBudget(kShare, kMostSaved + extra, Clock::now());
 }
 
 std::vector<Caller> Listener::ready() {
@@ -168,6 +185,11 @@ std::vector<Listener::Place> Listener::find_due() {
 void Listener::advance(Place place, std::vector<Caller>& callers) {
   HalfOpen& one = place->second;
   if (!one.answered) {
+    if (differs_in_tls(tls_ != nullptr, one.fd())) {
+      ::send(one.fd(), kAlert.data(), kAlert.size(), MSG_NOSIGNAL);
+      return refuse(place, tls_ != nullptr ? "the caller uses no TLS"
+                                           : "the caller uses TLS, and this end does not");
+    }
     one.answered = Exchange{Stream::accept(std::move(one.socket), tls_, suspect_after_),
                             Handshake::callee(key_, own_rank_, listening_)};
     ++one.origin->answered;
@@ -178,14 +200,19 @@ void Listener::advance(Place place, std::vector<Caller>& callers) {
     case Handshake::Step::kWaiting:
       return watch(place);
     case Handshake::Step::kRefused:
-      ++refused_;
-      last_refusal_ = one.peer.text() + ": " + handshake.reason();
-      take_out(place);
-      return;
+      return handshake.is_dropped() ? drop(place) : refuse(place, handshake.reason());
     case Handshake::Step::kDone:
+      const Address peer = one.peer;
       Exchange done = std::move(*take_out(place).answered);
-      callers.push_back({std::move(done.stream), done.handshake.introduction()});
+      const Mac session_key = done.handshake.session_key(done.stream);
+      callers.push_back({std::move(done.stream), done.handshake.introduction(), peer, session_key});
   }
+}
+
+void Listener::refuse(Place place, const std::string& reason) {
+  ++refused_;
+  last_refusal_ = place->second.peer.text() + ": " + reason;
+  take_out(place);
 }
 
 void Listener::drop(Place place) {

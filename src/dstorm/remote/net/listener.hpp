@@ -1,6 +1,6 @@
-// The listener: the listening socket of a rank, and the handshakes of its callers. It lets in
-// callers that prove the job's key. One thread uses it and does nothing else. Callers that do not
-// prove the key neither slow the rank down nor keep others out:
+// The listener: the listening socket of a rank, or of a launcher for the rendezvous, and the
+// handshakes of its callers. It lets in callers that prove the job's key. One thread uses it.
+// Callers that do not prove the key neither slow the rank down nor keep others out:
 //
 //  D1 All work of a listener takes at most a tenth of a processor (kShare), once it has used up
 //     what it has saved (kMostSaved). The cost of a TLS handshake is known only after it. So the
@@ -48,6 +48,8 @@ namespace dstorm::net {
 struct Caller {
   Stream stream;
   Introduction introduction;
+  Address peer;
+  Mac session_key;  // Handshake::session_key()
 };
 
 class Listener {
@@ -57,6 +59,7 @@ class Listener {
   static constexpr std::int64_t kShare = 10;  // one tenth
   // Enough for some hundreds of hosts that call at the same time.
   static constexpr std::chrono::milliseconds kMostSaved{500};
+  static constexpr std::chrono::milliseconds kSavedPerCaller{10};  // of expect_at_once()
   static constexpr std::chrono::milliseconds kTurn{1};
 
   // `listener` and `listening` come from listen_at(). A connection has `limit` to prove the key.
@@ -71,6 +74,8 @@ class Listener {
   // The addresses from which the job's ranks call. All other callers are strangers, but may still
   // be ranks (NAT).
   void expect(std::span<const Address> ranks);
+  // So many callers may come at once, for each of which the listener saves a little more time.
+  void expect_at_once(std::size_t callers);
 
   // Becomes readable (poll, epoll) when ready() has something to do, including to end calls that
   // took too long.
@@ -81,7 +86,7 @@ class Listener {
 
   const Address& listening() const noexcept { return listening_; }
   std::size_t half_open() const noexcept { return half_open_.size(); }
-  // Refused: did not prove the key. Dropped: took too long, or made way for another.
+  // Refused: did not prove the key. Dropped: took too long, hung up, or made way for another.
   std::uint64_t refused() const noexcept { return refused_; }
   std::uint64_t dropped() const noexcept { return dropped_; }
   // The caller that was refused last and the reason, in one line; empty if none was.
@@ -116,6 +121,7 @@ class Listener {
   void serve(std::vector<Caller>& callers);
   std::vector<Place> find_due();
   void advance(Place place, std::vector<Caller>& callers);
+  void refuse(Place place, const std::string& reason);
   void drop(Place place);
   HalfOpen take_out(Place place);
   void watch(Place place);

@@ -1,6 +1,6 @@
-// SHA-256 (FIPS 180-4). It is here, and not from OpenSSL, so that ranks can prove the job's key on
-// machines without OpenSSL 3, which only MALT_TLS needs (openssl.hpp). It computes with additions
-// and shifts alone, so its time does not depend on the values that it hashes.
+// SHA-256 (FIPS 180-4). It is here, and not from OpenSSL, so that ranks and launchers can prove the
+// job's key on machines without OpenSSL 3, which only TLS needs (openssl.hpp). It computes with
+// additions and shifts alone, so its time does not depend on the values that it hashes.
 #pragma once
 
 #include <array>

@@ -65,6 +65,13 @@ Stream Stream::connect(const Address& to, const Address& from, const TlsContext*
   return stream;
 }
 
+Stream Stream::adopt(UnforkedDescriptor called, const TlsContext* tls,
+                     std::chrono::nanoseconds limit) {
+  Stream stream(std::move(called), State::kOpen);
+  stream.prepare(tls, true, limit);
+  return stream;
+}
+
 Stream Stream::accept(UnforkedDescriptor accepted, const TlsContext* tls,
                       std::chrono::nanoseconds limit) {
   Stream stream(std::move(accepted), State::kOpen);
@@ -78,6 +85,11 @@ void Stream::prepare(const TlsContext* tls, bool calls, std::chrono::nanoseconds
   const auto limit_ms = std::chrono::ceil<std::chrono::milliseconds>(limit).count();
   set_option(fd(), IPPROTO_TCP, TCP_USER_TIMEOUT,
              static_cast<int>(std::clamp<std::int64_t>(limit_ms, 1, INT_MAX)));
+  // The death of a host is noticed within 30 s even while nothing is sent.
+  set_option(fd(), SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(fd(), IPPROTO_TCP, TCP_KEEPIDLE, 10);
+  set_option(fd(), IPPROTO_TCP, TCP_KEEPINTVL, 5);
+  set_option(fd(), IPPROTO_TCP, TCP_KEEPCNT, 4);
   if (tls != nullptr) tls_ = std::make_unique<TlsSession>(*tls, fd(), calls);
 }
 

@@ -42,6 +42,10 @@ class Stream {
   // `tls` is null for plain bytes; it must outlive the stream.
   static Stream connect(const Address& to, const Address& from, const TlsContext* tls,
                         std::chrono::nanoseconds limit);
+  // Takes over a connection that is open, and that does not block: one that this end has called, or
+  // accepted.
+  static Stream adopt(UnforkedDescriptor called, const TlsContext* tls,
+                      std::chrono::nanoseconds limit);
   static Stream accept(UnforkedDescriptor accepted, const TlsContext* tls,
                        std::chrono::nanoseconds limit);
   Stream(Stream&& other) noexcept;

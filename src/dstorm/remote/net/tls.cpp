@@ -176,8 +176,9 @@ TlsContext::TlsContext(const KeptKey& key) : TlsContext() {
   openssl().SSL_CTX_set_psk_server_callback(context, give_key_to_callee);
 }
 
-TlsContext::TlsContext(const std::string& folder) : TlsContext() {
+TlsContext::TlsContext(const std::string& folder, bool reads_ahead) : TlsContext() {
   SSL_CTX* context = context_.get();
+  openssl().SSL_CTX_ctrl(context, SSL_CTRL_SET_READ_AHEAD, reads_ahead ? 1 : 0, nullptr);
   openssl().SSL_CTX_ctrl(context, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_2_VERSION, nullptr);
   // Of TLS 1.2, only what 1.3 has too: forward secrecy and authenticated encryption.
   openssl().SSL_CTX_set_cipher_list(context, "ECDHE+AESGCM:ECDHE+CHACHA20");

@@ -29,8 +29,10 @@ void check_tls();
 // Shared by all TLS streams of this process, both callers' and callees'. Any thread may use it.
 class TlsContext {
  public:
-  // Throws ConfigError that names the file and what is wrong with it.
-  explicit TlsContext(const std::string& folder);
+  // Throws ConfigError that names the file and what is wrong with it. Unless it `reads_ahead`, a
+  // stream takes one record at a time from the system. So the descriptor stays readable as long as
+  // something is left to be received, but for the rest of a record.
+  explicit TlsContext(const std::string& folder, bool reads_ahead = true);
   // By a key that is made from the job's (RFC 8446, section 2.2), without certificates.
   explicit TlsContext(const KeptKey& key);
   TlsContext(const TlsContext&) = delete;

@@ -135,6 +135,20 @@ TEST(Listener, ManyRanksAtOnceAllGetIn) {
   EXPECT_EQ(std::adjacent_find(came.begin(), came.end()), came.end());
 }
 
+TEST(Listener, AsManyMayBeHalfOpenAsAreExpectedAtOnce) {
+  const Limit limit;
+  limit.set(4096);
+  Listener listener = listener_at(ListeningSocket());
+  constexpr std::size_t kCallers = 100;
+  listener.expect_at_once(kCallers);
+  std::vector<Descriptor> silent;
+  for (std::size_t i = 0; i < 3 * kCallers; ++i) {
+    silent.push_back(raw_connect(listener.listening()));
+    listener.ready();
+  }
+  EXPECT_EQ(listener.half_open(), 2 * kCallers);
+}
+
 // The engine waits for fd() alone.
 TEST(Listener, IsReadableWheneverThereIsWorkAndNotElse) {
   Listener listener = listener_at(ListeningSocket());
@@ -185,11 +199,14 @@ TEST(Listener, PlainCallerDoesNotGetThroughATlsListenerNorTlsThroughAPlainOne) {
     Rank rank(listener, 2);
     EXPECT_TRUE(let_in(listener, rank).empty());
     EXPECT_EQ(listener.refused(), 1U);
+    EXPECT_EQ(rank.handshake.reason(), "the other end uses TLS, and this one does not");
   }
   Listener listener = listener_at(ListeningSocket());
   Rank rank(listener, 2, key_of(1), &*tls.caller.context);
   EXPECT_TRUE(let_in(listener, rank).empty());
   EXPECT_EQ(listener.refused(), 1U);
+  EXPECT_NE(rank.handshake.reason().find("alert protocol version"), std::string::npos)
+      << rank.handshake.reason();
 }
 
 TEST(Listener, CertificateIsNotEnoughWithoutTheKey) {
