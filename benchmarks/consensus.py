@@ -7,7 +7,7 @@
 
 Logistic regression, with rows of another kind on each rank, beside averaging models (malt.AVG); the
 optimum is scikit-learn's. Graph factorisation with vertices that several ranks hold, where updates
-come late by a number of rounds: ranks that add each other's changes, and malt.Consensus.
+come late by a number of rounds: ranks that add each other's changes, and malt.optimize.Consensus.
 """
 
 import functools
@@ -99,7 +99,7 @@ def logistic(way, speed):
             model.allreduce(malt.AVG)
             found.append((time.monotonic() - began, w.copy()))
     else:
-        c = malt.Consensus(
+        c = malt.optimize.Consensus(
             w, 10.0, prox=lambda v, step: v / (1 + step * RIDGE), rtol=1e-6, atol=1e-8, **options
         )
         malt.barrier()
@@ -169,7 +169,7 @@ def with_multipliers(delay, ids, edges, values):
     """The copies of each round, where what has come is used so many rounds later."""
     x, copies = start()[ids], []
     options = {"max_delay": delay + 2} if delay else {}
-    c = malt.Consensus(x, RHO, ids=ids, adapt=False, rtol=0, atol=0, **options)
+    c = malt.optimize.Consensus(x, RHO, ids=ids, adapt=False, rtol=0, atol=0, **options)
     rounds, late = c._rounds, deque()
 
     def keep(_, updates):
@@ -348,7 +348,7 @@ def draw(path, curves):
     matplotlib.rcParams["svg.hashsalt"] = "malt"  # the same file from the same program
     figure, panels = pyplot.subplots(1, 2, figsize=(8, 3.2), sharey=True, layout="constrained")
     for panel, (kind, title) in zip(
-        panels, (("without", "changes are added"), ("with", "malt.Consensus")), strict=True
+        panels, (("without", "changes are added"), ("with", "malt.optimize.Consensus")), strict=True
     ):
         for delay, colour in zip(
             DELAYS, ("#24292f", "#0072b2", "#009e73", "#e69f00", "#d55e00"), strict=True

@@ -113,7 +113,7 @@ class Estimators(report.Report):
 
 def compare(kind, module, data):
     """Median seconds of MALT's fit and of scikit-learn's, and their scores."""
-    makers = getattr(malt, kind), getattr(module, kind)
+    makers = getattr(malt.learn, kind), getattr(module, kind)
     seconds, scores = ([], []), []
     fits = 0
     while (

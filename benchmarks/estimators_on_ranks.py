@@ -42,7 +42,7 @@ LOOK_SECONDS = 0.005
 
 
 def classifier(loss="hinge", **options):
-    return malt.SGDClassifier(
+    return malt.learn.SGDClassifier(
         loss, **{"alpha": ALPHA, "fit_intercept": False, "random_state": 0, "verbose": 0, **options}
     )
 
@@ -111,9 +111,9 @@ class Estimators(report.Report):
         header = ["loss", "1 rank", "2 ranks", "x", "at least", "accuracy, 1", "2"]
         header += ["fit, s, 1", "2", "x", ""]
         self._sections.append(
-            f"Examples a second on SYN, {PASSES} passes of `malt.SGDClassifier(ranks=...)`, ten "
-            "exchanges a pass, from the first example to the last exchange; *fit* is all of it, "
-            f"with checks of the input and the start of the ranks.\n\n{table(header, rows)}"
+            f"Examples a second on SYN, {PASSES} passes of `malt.learn.SGDClassifier(ranks=...)`, "
+            "ten exchanges a pass, from the first example to the last exchange; *fit* is all of "
+            f"it, with checks of the input and the start of the ranks.\n\n{table(header, rows)}"
         )
 
     def to_their_accuracy(self, train, test):

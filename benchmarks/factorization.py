@@ -124,7 +124,7 @@ def compare(libmf, ratings, shape, threads, epochs, rounds):
 
 def test_rmse():
     train, test = movielens.split(movielens.load())
-    model = malt.MatrixFactorization(
+    model = malt.learn.MatrixFactorization(
         RANK, 60, lr=0.02, decay=0.1, reg=0.1, shape=movielens.SHAPE, random_state=0
     )
     model.fit((train.users, train.items, train.values))

@@ -1,4 +1,5 @@
-"""Matrix factorisation by blocks on malt.schedule beside malt.MatrixFactorization: time, test RMSE.
+"""Matrix factorisation by blocks on malt.optimize.schedule beside malt.learn.MatrixFactorization:
+time, test RMSE.
 
     . .venv/bin/activate                                  # after ./dev build
     python benchmarks/factorization_blocks.py
@@ -25,7 +26,7 @@ from report import parser_with_output, run_ranks, say, table, times
 
 import malt
 
-BLOCKS, AVERAGED = "blocks on a schedule", "malt.MatrixFactorization"
+BLOCKS, AVERAGED = "blocks on a schedule", "malt.learn.MatrixFactorization"
 EPOCHS = {"MovieLens-100K": 60, "SYNTHETIC": 15}
 CLOSE = 0.005  # of the least test RMSE
 
@@ -56,7 +57,7 @@ def blocks(train, shape, epochs):
 
 def averaged(train, shape, epochs):
     mine = train[train.users % malt.size() == malt.rank()]
-    model = malt.MatrixFactorization(
+    model = malt.learn.MatrixFactorization(
         mf_blocks.factors,
         epochs,
         lr=mf_blocks.lr,
@@ -91,11 +92,11 @@ class Blocks(report.Report):
         program = "factorization_blocks.py"
         super().__init__(program, "Matrix factorisation by blocks", f"{repeats} runs")
         self._sections.append(
-            "`malt.MatrixFactorization` divides the ratings by user. After each epoch it adds up "
-            "what each rank has changed in the items' factors, and divides each item's sum by how "
-            "far the ranks together overshoot it. By blocks (`examples/mf_blocks.py`) ranks train "
-            "at the same time what shares no user and no item, and the factors are the same as "
-            f"those of one rank. Both have rank {mf_blocks.factors} and the same epochs and "
+            "`malt.learn.MatrixFactorization` divides the ratings by user. After each epoch it "
+            "adds up what each rank has changed in the items' factors, and divides each item's sum "
+            "by how far the ranks together overshoot it. By blocks (`examples/mf_blocks.py`) ranks "
+            "train at the same time what shares no user and no item, and the factors are the same "
+            f"as those of one rank. Both have rank {mf_blocks.factors} and the same epochs and "
             "learning rates. Seconds are those of the whole training. *x* is the time on 1 rank by "
             f"that on 2. The goal is a test RMSE at most {CLOSE} above the least in the table."
         )

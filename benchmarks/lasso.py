@@ -86,7 +86,7 @@ LOAD = {"WIDE": wide, "CORRELATED": correlated, "NG": news}
 
 
 def solvers(alpha, is_large):
-    ours = partial(malt.Lasso, alpha, max_iter=100_000)
+    ours = partial(malt.learn.Lasso, alpha, max_iter=100_000)
     listed = [
         Solver(ONE, ours, (CLOSE,)),
         Solver(DRAWN, partial(ours, schedule="random", random_state=0), (CLOSE,)),
@@ -159,7 +159,7 @@ class Lassos(report.Report):
         }
         lines = [self._line(name, key, best) for key in found]
         header = ["solver", "s", "x", "at least", "", "steps", "x", "at least", ""]
-        model = malt.Lasso(alpha).fit(data.X, data.y)
+        model = malt.learn.Lasso(alpha).fit(data.X, data.y)
         rows, columns = data.X.shape
         self._sections.append(
             f"### {name} and the lasso\n\n{rows:,} rows, {columns:,} columns, alpha = {alpha:.3g}, "

@@ -1,4 +1,4 @@
-"""malt.partition: what travels, and the seconds to place it, beside random places and METIS.
+"""malt.data.partition: what travels, and the seconds to place it, beside random places and METIS.
 
     . .venv/bin/activate                                  # after ./dev build
     pip install scikit-learn pymetis                      # the last one may be missing
@@ -12,7 +12,7 @@ ZIPF all are any, so there is nothing to find but that most columns are in few r
 Newsgroups (examples/newsgroups.py): documents and words.
 
 METIS partitions the graph of rows and columns, in which only rows have a weight; its columns get
-their owners from malt.Partition.from_rows, as those of random rows do.
+their owners from malt.data.Partition.from_rows, as those of random rows do.
 """
 
 import argparse
@@ -37,7 +37,7 @@ PARTS = (4, 8)
 BATCHES = 10  # of a rank's rows
 GROUPS = 200
 SHARE, FASTER = 2.0, 10.0  # bytes by those of random; seconds by METIS'
-RANDOM, PLACED, OURS, METIS = "random", "random rows", "malt.partition", "METIS"
+RANDOM, PLACED, OURS, METIS = "random", "random rows", "malt.data.partition", "METIS"
 GOALS = ("GROUPS", "ZIPF")  # NG is reported, whatever it gives
 
 
@@ -106,7 +106,7 @@ def run_rank(out, folder):
     found = {}
     for path in sorted(folder.glob("*.partition.npz")):
         name = path.name.partition(".")[0]
-        p = malt.Partition.load(path)
+        p = malt.data.Partition.load(path)
         given = None if name == RANDOM else p
         rows = X[p.rows_of(malt.rank())]
         bytes_of = {
@@ -152,7 +152,7 @@ def bytes_of_factorization(X, placed, partition):
     """Ten epochs on the elements as ratings."""
     ratings = X[placed.rows_of(malt.rank())].tocoo()
     users = placed.rows_of(malt.rank())[ratings.row]
-    model = malt.MatrixFactorization(
+    model = malt.learn.MatrixFactorization(
         16, 10, shape=X.shape, partition=partition, verbose=False, random_state=0
     )
     model.fit((users, ratings.col, np.ones(len(users), np.float32)))
@@ -170,20 +170,20 @@ class Partitions(report.Report):
             "them (`Partition.from_rows`) and passes this as `partition=`. *columns* are those "
             "that travel when each rank uses each of its columns once; of *random* the mean that "
             "`Traffic.random` expects. *x* is how many times fewer travel than at random. *s* is "
-            f"processor time: the least of {repeats} runs of `malt.partition`, and of one call of "
-            "METIS, whose graph is not counted; *x of METIS* is how many times faster MALT is. "
-            "*rows* and *elements* are those of the fullest part, by the mean. *at least* are the "
-            "goals."
+            f"processor time: the least of {repeats} runs of `malt.data.partition`, and of one "
+            "call of METIS, whose graph is not counted; *x of METIS* is how many times faster MALT "
+            "is. *rows* and *elements* are those of the fullest part, by the mean. *at least* are "
+            "the goals."
         )
 
     def predicted(self, name, X, parts, repeats):
-        seconds, ours = seconds_of(lambda: malt.partition(X, parts), repeats)
+        seconds, ours = seconds_of(lambda: malt.data.partition(X, parts), repeats)
         found = {
-            PLACED: (None, malt.Partition.from_rows(X, random_rows(X, parts), parts)),
+            PLACED: (None, malt.data.Partition.from_rows(X, random_rows(X, parts), parts)),
             OURS: (seconds, ours),
         }
         if metis := metis_rows(X, parts):
-            found[METIS] = (metis[0], malt.Partition.from_rows(X, metis[1], parts))
+            found[METIS] = (metis[0], malt.data.Partition.from_rows(X, metis[1], parts))
         base = ours.traffic(X).random
         lines = [[RANDOM, f"{base:,.0f}", "", "", "", "", "", "", "", ""]]
         for key, (taken, each) in found.items():

@@ -137,7 +137,11 @@ def installed(module):
 
 
 def malt_kind(loss):
-    return malt.LogisticRegression if loss == "log_loss" else partial(malt.LinearSVC, loss=loss)
+    return (
+        malt.learn.LogisticRegression
+        if loss == "log_loss"
+        else partial(malt.learn.LinearSVC, loss=loss)
+    )
 
 
 def of_malt(loss, c, _):

@@ -74,7 +74,7 @@ class Malt:
         self.X, self.topics, self.ranks = X, topics, ranks
 
     def fit(self, sweeps):
-        self.model = malt.LatentDirichletAllocation(
+        self.model = malt.learn.LatentDirichletAllocation(
             self.topics, max_iter=sweeps, ranks=self.ranks, random_state=0
         ).fit(self.X)
 

@@ -1,4 +1,5 @@
-"""What malt.wrap(SGDClassifier()) takes beside scikit-learn alone and malt.SGDClassifier.
+"""What malt.learn.wrap(SGDClassifier()) takes beside scikit-learn alone and
+malt.learn.SGDClassifier.
 
     . .venv/bin/activate                                  # after ./dev test
     python benchmarks/wrap.py
@@ -65,11 +66,11 @@ def trainings():
     """By name, what is called with this rank's rows."""
     options = {"max_iter": PASSES, "tol": None, "random_state": 0}
     made = {
-        "malt.wrap": malt.wrap(SGDClassifier(random_state=0), epochs=PASSES),
-        "malt.wrap, every=1000": malt.wrap(
+        "malt.learn.wrap": malt.learn.wrap(SGDClassifier(random_state=0), epochs=PASSES),
+        "malt.learn.wrap, every=1000": malt.learn.wrap(
             SGDClassifier(random_state=0), every=1000, epochs=PASSES
         ),
-        "malt.SGDClassifier": malt.SGDClassifier(**options),
+        "malt.learn.SGDClassifier": malt.learn.SGDClassifier(**options),
     }
     if malt.size() > 1:
         return made

@@ -1,4 +1,4 @@
-"""What averaging costs small estimators: malt.wrap() on digits with 1, 2 and 4 ranks.
+"""What averaging costs small estimators: malt.learn.wrap() on digits with 1, 2 and 4 ranks.
 
     . .venv/bin/activate                                  # after ./dev test
     python benchmarks/wrap_accuracy.py
@@ -43,7 +43,7 @@ def work(seeds):
             for seed in range(seeds):
                 order = np.random.default_rng(seed).permutation(len(x))
                 train, test = order[450:], order[:450]
-                model = malt.wrap(make(seed), every=every, epochs=PASSES)
+                model = malt.learn.wrap(make(seed), every=every, epochs=PASSES)
                 model.fit(malt.shard(x[train]), malt.shard(y[train]))
                 if name.endswith("index"):
                     score = adjusted_rand_score(y, model.predict(x))

@@ -34,7 +34,7 @@ PACKAGES[linear_model] = [
 INSTEAD = {
     "fit(check_input=)": "leave it out; X is always checked",
     "path": "`fit` for each alpha, from the largest, with `warm_start=True`",
-    "l1_ratio": "`malt.ElasticNet` has one",
+    "l1_ratio": "`malt.learn.ElasticNet` has one",
     "loss_functions": "`loss` has the names",
     "set_callbacks": "`history_` has each measured gap",
     "bound_": "`perplexity(X)`",
@@ -111,7 +111,7 @@ def table() -> str:
     ]
     for package, names in PACKAGES.items():
         for name in names:
-            ours = getattr(malt, name)
+            ours = getattr(malt.learn, name)
             by_words: dict[str, list[str]] = defaultdict(list)
             for one in missing(getattr(package, name), ours):
                 by_words[instead(ours, one)].append(f"`{one}`")

@@ -5,7 +5,7 @@
 
 The squares of each rank's rows are its own function. The L1 norm is common to all ranks: it is the
 `prox` of the consensus, a soft threshold. Each rank factors its matrix once for each value of rho.
-The objective is compared with that of malt.Lasso. Boyd et al. 2011, sections 6.4 and 8.2.
+The objective is compared with that of malt.learn.Lasso. Boyd et al. 2011, sections 6.4 and 8.2.
 """
 
 import argparse
@@ -38,7 +38,9 @@ def soft_threshold(v, step):
 
 
 w = np.zeros(columns)
-c = malt.Consensus(w, arguments.rho, prox=soft_threshold, max_delay=arguments.max_delay, rtol=1e-6)
+c = malt.optimize.Consensus(
+    w, arguments.rho, prox=soft_threshold, max_delay=arguments.max_delay, rtol=1e-6
+)
 eigenvalues, basis = np.linalg.eigh(X.T @ X / n)  # solves for every rho
 while not c.converged:
     right = basis.T @ (X.T @ y / n + c.rho * c.target)
@@ -48,9 +50,9 @@ while not c.converged:
 squares = malt.allreduce(float(np.sum((y - X @ c.z) ** 2)), malt.SUM)
 objective = squares / (2 * n) + alpha * np.abs(c.z).sum()
 all_X, all_y = np.vstack(malt.allreduce(X, list)), np.hstack(malt.allreduce(y, list))
-exact = malt.Lasso(alpha, fit_intercept=False).fit(all_X, all_y)
+exact = malt.learn.Lasso(alpha, fit_intercept=False).fit(all_X, all_y)
 if malt.rank() == 0:
     print(
         f"{c.rounds} rounds, {np.count_nonzero(c.z)} of {columns} weights: "
-        f"{objective / exact.objective_ - 1:.1e} above malt.Lasso's {exact.objective_:.6f}"
+        f"{objective / exact.objective_ - 1:.1e} above malt.learn.Lasso's {exact.objective_:.6f}"
     )

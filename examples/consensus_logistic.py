@@ -51,7 +51,9 @@ def ridge_prox(v, step):  # of g(z) = ridge/2 |z|^2, which the ranks have in com
 
 
 w = np.zeros(columns)
-c = malt.Consensus(w, arguments.rho, prox=ridge_prox, quorum=arguments.quorum, rtol=arguments.rtol)
+c = malt.optimize.Consensus(
+    w, arguments.rho, prox=ridge_prox, quorum=arguments.quorum, rtol=arguments.rtol
+)
 while not c.converged:
     w[:] = newton(X, y, w, c.rho, c.target)
     c.exchange()

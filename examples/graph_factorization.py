@@ -64,7 +64,7 @@ ids, local = np.unique(edges[mine], return_inverse=True)  # this rank's vertices
 local = local.reshape(-1, 2)
 
 x = start[ids]
-c = malt.Consensus(x, arguments.rho, ids=ids, max_delay=arguments.max_delay, rtol=1e-3)
+c = malt.optimize.Consensus(x, arguments.rho, ids=ids, max_delay=arguments.max_delay, rtol=1e-3)
 pull = c.is_shared[:, None].copy()  # no penalty for a vertex that only this rank has
 while not c.converged and c.rounds < arguments.rounds:
     for _ in range(steps):

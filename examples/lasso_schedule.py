@@ -1,4 +1,5 @@
-"""The lasso with its columns divided among ranks, anew in each round: STRADS on malt.schedule.
+"""The lasso with its columns divided among ranks, anew in each round: STRADS on
+malt.optimize.schedule.
 
     malt run -n 2 examples/lasso_schedule.py
     malt run -n 2 examples/lasso_schedule.py --random --staleness 0
@@ -6,8 +7,8 @@
 A round updates some columns on each rank at the same time. The schedule draws candidates, more
 often those that changed most of late, and leaves out those that are correlated with another one:
 their updates would disturb one another. All ranks draw the same, from the same seed and state. The
-objective is compared with malt.Lasso's, which does the same in a compiled kernel, to a known gap.
-Lee et al. 2014, On Model Parallelization and Scheduling Strategies for Distributed Machine
+objective is compared with malt.learn.Lasso's, which does the same in a compiled kernel, to a known
+gap. Lee et al. 2014, On Model Parallelization and Scheduling Strategies for Distributed Machine
 Learning.
 """
 
@@ -47,7 +48,7 @@ class ScheduledLasso:
         odds[[j for parts in self.flight for part in parts for j in part]] = 0
         drawn = self.random.choice(columns, candidates, replace=False, p=odds / odds.sum())
         correlations = np.corrcoef(self.X[:, drawn], rowvar=False)
-        picked = malt.schedule.independent(
+        picked = malt.optimize.schedule.independent(
             odds[drawn], correlations, bound=bound, most=ranks * of_a_rank
         )
         parts = np.array_split(drawn[picked], ranks)
@@ -75,15 +76,15 @@ random = np.random.default_rng(1)
 X = random.standard_normal((rows, columns))
 X[:, 1:] += 0.5 * X[:, :-1]
 y = X[:, ::100] @ random.standard_normal(columns // 100) + random.standard_normal(rows) / 2
-exact = malt.Lasso(alpha, fit_intercept=False).fit(X, y)  # on the ranks of this job
+exact = malt.learn.Lasso(alpha, fit_intercept=False).fit(X, y)  # on the ranks of this job
 least = exact.objective_
 
 program = ScheduledLasso(X, y)
-rounds = malt.schedule.run(
+rounds = malt.optimize.schedule.run(
     program, length=of_a_rank, rounds=arguments.rounds, staleness=arguments.staleness
 )
 if malt.rank() == 0:
     print(
         f"{rounds} rounds, {program.updates} updates: {program.objective() / least - 1:.1e} above "
-        f"malt.Lasso's {least:.6f} ({exact.n_updates_} updates, gap {exact.dual_gap_:.1e})"
+        f"malt.learn.Lasso's {least:.6f} ({exact.n_updates_} updates, gap {exact.dual_gap_:.1e})"
     )

@@ -1,4 +1,4 @@
-"""The topics of 20 Newsgroups, by malt.LatentDirichletAllocation on two ranks.
+"""The topics of 20 Newsgroups, by malt.learn.LatentDirichletAllocation on two ranks.
 
     python examples/lda.py
 
@@ -16,7 +16,7 @@ import malt
 TOPICS, SHOWN = 20, 8
 
 train, test, words = count_words()  # documents x words: how often each word occurs
-model = malt.LatentDirichletAllocation(TOPICS, max_iter=100, ranks=2, random_state=0)
+model = malt.learn.LatentDirichletAllocation(TOPICS, max_iter=100, ranks=2, random_state=0)
 model.fit(train)
 
 print(f"{train.sum()} words in {train.shape[0]} documents; perplexity {model.perplexity(test):.0f}")

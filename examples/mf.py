@@ -46,7 +46,7 @@ def main() -> None:
 
     malt.init()
     mine = train[train.users % malt.size() == malt.rank()]  # all ratings of a user with one rank
-    model = malt.MatrixFactorization(
+    model = malt.learn.MatrixFactorization(
         knobs.factors,
         knobs.epochs,
         lr=knobs.lr,

@@ -1,4 +1,4 @@
-"""Matrix factorisation by blocks that share no user and no film: DSGD on malt.schedule.
+"""Matrix factorisation by blocks that share no user and no film: DSGD on malt.optimize.schedule.
 
     python examples/mf_blocks.py                                  # one process
     malt run -n 2 examples/mf_blocks.py
@@ -19,7 +19,7 @@ two of them share a user or a film. The rounds 1, 2, 3, ... of 2 ranks with 6 ba
 Rank 0 trains rows 0, 2 and 4, rank 1 the others: their users' factors stay with it. Only films'
 factors are sent. Rounds in flight together share no user and no film either: no rank reads what
 another one changes, and the factors are the same, bit by bit, on any number of ranks.
-malt.MatrixFactorization divides the ratings by user too, but averages the films' factors.
+malt.learn.MatrixFactorization divides the ratings by user too, but averages the films' factors.
 
 Gemulla et al. 2011, Large-scale Matrix Factorization with Distributed Stochastic Gradient Descent;
 Lee et al. 2014, On Model Parallelization and Scheduling Strategies for Distributed Machine
@@ -36,7 +36,7 @@ import numpy as np
 from pypi_data import DataError
 
 import malt
-from malt._core_import import RatingBlocks  # the kernel of malt.MatrixFactorization
+from malt._core_import import RatingBlocks  # the kernel of malt.learn.MatrixFactorization
 
 factors, lr, decay, reg, spread = 32, 0.02, 0.1, 0.1, 0.1  # factors: a multiple of 16
 
@@ -161,7 +161,7 @@ def factorise(ratings, shape, epochs, staleness=1, bands=None):
     if bands < least:
         sys.exit(f"--bands is {bands}; {malt.size()} ranks need {least}, or rounds share films")
     program = BlockFactorization(ratings, shape, bands, epochs)
-    rounds = malt.schedule.run(
+    rounds = malt.optimize.schedule.run(
         program,
         length=program.films.most() * (factors + 1),
         staleness=staleness,

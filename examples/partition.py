@@ -1,12 +1,12 @@
-"""Logistic regression over a table whose rows lie where they are used: malt.partition.
+"""Logistic regression over a table whose rows lie where they are used: malt.data.partition.
 
     MALT_TRANSPORT=tcp malt run -n 2 examples/partition.py
 
 The examples are of groups, such as topics or shops; most features of an example are those of its
 group. The program trains twice: on examples dealt out in turn, with the table's rows where hashing
-puts them; and with both where malt.partition puts them. Much less travels, to about the same loss.
-Over TCP, as between hosts, pulls and pushes are messages; without MALT_TRANSPORT=tcp the ranks of a
-host read the table in place. Parsa: Li, Andersen, Smola 2015.
+puts them; and with both where malt.data.partition puts them. Much less travels, to about the same
+loss. Over TCP, as between hosts, pulls and pushes are messages; without MALT_TRANSPORT=tcp the
+ranks of a host read the table in place. Parsa: Li, Andersen, Smola 2015.
 """
 
 import argparse
@@ -55,10 +55,10 @@ def train(mine, partition):
 
 
 rank, size = malt.rank(), malt.size()
-p = malt.partition(X, size)
+p = malt.data.partition(X, size)
 for name, mine, given in (
     ("in turn", np.arange(rank, examples, size), None),
-    ("malt.partition", p.rows_of(rank), p),
+    ("malt.data.partition", p.rows_of(rank), p),
 ):
     loss, moved = train(np.random.default_rng(1).permutation(mine), given)
     total = malt.vector(np.array([float(moved)]))

@@ -1,4 +1,4 @@
-"""A scikit-learn estimator made data-parallel by malt.wrap(), on 20 Newsgroups.
+"""A scikit-learn estimator made data-parallel by malt.learn.wrap(), on 20 Newsgroups.
 
     malt run -n 4 examples/sklearn_wrap.py
     malt run -n 4 examples/sklearn_wrap.py --estimator perceptron --every 250
@@ -54,7 +54,7 @@ def main() -> None:
         sys.exit(str(error))
 
     malt.init()
-    model = malt.wrap(estimator, every=knobs.every, epochs=knobs.epochs, sync=knobs.sync)
+    model = malt.learn.wrap(estimator, every=knobs.every, epochs=knobs.epochs, sync=knobs.sync)
     x, y = malt.shard(data.x_train), malt.shard(data.y_train)
     malt.barrier()
     start = time.perf_counter()

@@ -4,8 +4,9 @@
     python examples/topics.py              # one process: the serial program
 
 Each rank samples the topics of its own documents. The counts of words by topic belong to all ranks:
-`malt.Shared` sends what a rank has changed and adds what others have changed, without a wait. The
-documents are made here: each has the words of 2 of 8 topics, and a topic has 25 words of its own.
+`malt.ps.Shared` sends what a rank has changed and adds what others have changed, without a wait.
+The documents are made here: each has the words of 2 of 8 topics, and a topic has 25 words of its
+own.
 
 Source: Smola & Narayanamurthy, An Architecture for Parallel Topic Models (VLDB 2010).
 """
@@ -42,7 +43,7 @@ rng = np.random.default_rng([1, malt.rank()])
 documents = make_documents()[malt.rank() :: malt.size()]  # this rank's
 
 counts = np.zeros((WORDS, TOPICS), dtype=np.int32)  # of all ranks
-shared = malt.Shared(counts)
+shared = malt.ps.Shared(counts)
 
 topic_of = [rng.integers(TOPICS, size=LENGTH) for _ in documents]
 for words, topics in zip(documents, topic_of, strict=True):

@@ -16,7 +16,7 @@ classes = np.unique(y)
 model = MLPClassifier((100,), learning_rate_init=0.002, random_state=0)
 malt.init()  # +
 x, y = malt.shard(x, even=True), malt.shard(y, even=True)  # +
-model = malt.wrap(model)  # +
+model = malt.learn.wrap(model)  # +
 
 random = np.random.default_rng(0)
 start, own = time.perf_counter(), time.process_time()

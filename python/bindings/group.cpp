@@ -40,7 +40,7 @@ class PythonBootstrap final : public dstorm::Bootstrap {
 };
 
 // A wait calls this. If the main thread waits, it runs Python's signal handlers and the functions
-// that malt.on_change() was given. An exception of theirs, such as KeyboardInterrupt, ends the
+// that malt.jobs.on_change() was given. An exception of theirs, such as KeyboardInterrupt, ends the
 // wait. So does, in any thread, one that another thread has sent to it
 // (PyThreadState_SetAsyncExc): Python raises that as soon as a Python function runs.
 void check_signals() {

@@ -11,61 +11,49 @@
 After MALT: Distributed Data-Parallelism for Existing ML Applications (EuroSys 2015).
 """
 
+import contextlib
 import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from malt import dask as dask
+    from malt import data as data
     from malt import jax as jax
+    from malt import jobs as jobs
+    from malt import learn as learn
+    from malt import messages as messages
+    from malt import optimize as optimize
     from malt import ps as ps
     from malt import ray as ray
-    from malt import schedule as schedule
     from malt import spark as spark
     from malt import torch as torch
+    from malt import types as types
     from malt._api import *  # noqa: F403
     from malt._api import __all__, __version__  # noqa: F401
-    from malt._data.chunks import Chunks as Chunks
-    from malt._data.chunks import Data as Data
     from malt._data.load import load_data as load_data
-    from malt._factorization.estimator import MatrixFactorization as MatrixFactorization
-    from malt._linear.lasso import ElasticNet as ElasticNet
-    from malt._linear.lasso import Lasso as Lasso
-    from malt._linear.logistic_svc import LinearSVC as LinearSVC
-    from malt._linear.logistic_svc import LogisticRegression as LogisticRegression
-    from malt._linear.ridge_svr import LinearSVR as LinearSVR
-    from malt._linear.ridge_svr import Ridge as Ridge
-    from malt._linear.sgd_classifier import SGDClassifier as SGDClassifier
-    from malt._linear.sgd_regressor import SGDRegressor as SGDRegressor
     from malt._pool.pool import Pool as Pool
-    from malt._topics.estimator import LatentDirichletAllocation as LatentDirichletAllocation
-    from malt._wrapping.wrap import wrap as wrap
 else:
     # Names that are loaded only on first use: their module, and the extra that installs what they
     # import, or "" if nothing has to be installed.
     _WITH_EXTRAS = {
-        "Chunks": ("malt._data.chunks", "data"),
-        "Data": ("malt._data.chunks", "data"),
-        "ElasticNet": ("malt._linear.lasso", "learn"),
-        "Lasso": ("malt._linear.lasso", "learn"),
-        "LatentDirichletAllocation": ("malt._topics.estimator", "learn"),
-        "LinearSVC": ("malt._linear.logistic_svc", "learn"),
-        "LinearSVR": ("malt._linear.ridge_svr", "learn"),
-        "LogisticRegression": ("malt._linear.logistic_svc", "learn"),
-        "MatrixFactorization": ("malt._factorization.estimator", "learn"),
         "Pool": ("malt._pool.pool", "pool"),
-        "Ridge": ("malt._linear.ridge_svr", "learn"),
-        "SGDClassifier": ("malt._linear.sgd_classifier", "learn"),
-        "SGDRegressor": ("malt._linear.sgd_regressor", "learn"),
         "dask": ("malt.dask", "dask"),
+        "data": ("malt.data", "data"),
         "jax": ("malt.jax", "jax"),
+        "jobs": ("malt.jobs", ""),
+        "learn": ("malt.learn", "learn"),
         "load_data": ("malt._data.load", "data"),
+        "messages": ("malt.messages", ""),
+        "optimize": ("malt.optimize", ""),
         "ps": ("malt.ps", ""),
         "ray": ("malt.ray", "ray"),
-        "schedule": ("malt.schedule", ""),
         "spark": ("malt.spark", "spark"),
         "torch": ("malt.torch", "torch"),
-        "wrap": ("malt._wrapping.wrap", "learn"),
+        "types": ("malt.types", ""),
     }
+
+    # Those whose names a misspelt or misplaced one may mean.
+    _MODULES = ("data", "jobs", "learn", "messages", "optimize", "ps")
 
     def __getattr__(name: str) -> object:
         """Load malt's names, with NumPy and the compiled core, when the first one is asked for.
@@ -85,7 +73,12 @@ else:
         except KeyError:
             from malt._words import no_attribute
 
-            raise no_attribute(name, [*_api.__all__, *_WITH_EXTRAS]) from None
+            names = [*_api.__all__, *_WITH_EXTRAS]
+            for module in _MODULES:
+                with contextlib.suppress(ImportError):
+                    found = importlib.import_module(f"malt.{module}")
+                    names += [f"{module}.{each}" for each in found.__all__]
+            raise no_attribute(name, names) from None
 
     def _load_with_extra(name: str) -> object:
         home, extra = _WITH_EXTRAS[name]
@@ -107,4 +100,4 @@ else:
     def __dir__() -> list[str]:
         from malt import _api
 
-        return sorted({*globals(), *_api.__all__, *_WITH_EXTRAS})
+        return sorted({"__all__", *_api.__all__, *_WITH_EXTRAS})

@@ -2,8 +2,7 @@
 
 from malt._arguments import number
 from malt._checkpoint.checkpoint import save
-from malt._checkpoint.restoring import Restored, restore
-from malt._consensus.consensus import Consensus
+from malt._checkpoint.restoring import restore
 from malt._core_import import (
     ALL,
     AVG,
@@ -21,41 +20,26 @@ from malt._core_import import (
     WEIGHTED,
     Codec,
     Fold,
-    Gathered,
     Graph,
-    Route,
-    Stats,
-    Update,
     Vector,
     __version__,
     random_graph,
     top_k,
     trimmed_mean,
 )
-from malt._data.shard import Shard, shard
+from malt._data.shard import shard
 from malt._errors import ConfigError, Error, PeerError, TimeoutError  # noqa: A004
-from malt._job.bootstrap import Bootstrap
 from malt._job.collective import allreduce, barrier, broadcast
-from malt._job.edge import Edge
-from malt._job.frontier import Frontier
 from malt._job.job import (
-    Job,
     alive,
     epoch,
     finalize,
-    leave,
-    leaving,
-    on_change,
     rank,
-    restarts,
     size,
 )
 from malt._job.joining import init
 from malt._job.reporting import report
 from malt._job.vectors import sparse_vector, vector
-from malt._partition import Partition, Traffic, partition
-from malt._rendezvous.driver import Rendezvous
-from malt._shared.shared import Shared
 from malt._uncaught import show_program_last
 
 show_program_last()
@@ -119,28 +103,11 @@ __all__ = [
     "TOP_K",
     "TRIMMED_MEAN",
     "WEIGHTED",
-    "Bootstrap",
-    "Codec",
     "ConfigError",
-    "Consensus",
-    "Edge",
     "Error",
-    "Fold",
-    "Frontier",
-    "Gathered",
     "Graph",
-    "Job",
-    "Partition",
     "PeerError",
-    "Rendezvous",
-    "Restored",
-    "Route",
-    "Shard",
-    "Shared",
-    "Stats",
     "TimeoutError",
-    "Traffic",
-    "Update",
     "Vector",
     "__version__",
     "alive",
@@ -150,13 +117,8 @@ __all__ = [
     "epoch",
     "finalize",
     "init",
-    "leave",
-    "leaving",
-    "on_change",
-    "partition",
     "rank",
     "report",
-    "restarts",
     "restore",
     "save",
     "shard",

@@ -1,7 +1,7 @@
-"""`malt.partition`: which rank gets which rows of the data, and owns which columns.
+"""`malt.data.partition`: which rank gets which rows of the data, and owns which columns.
 
 The kernels are in `src/learn/partition.cpp`. `malt.ps.Table`, `malt.sparse_vector` and
-`malt.MatrixFactorization` take a Partition as `partition=`.
+`malt.learn.MatrixFactorization` take a Partition as `partition=`.
 
 May import: `malt._arguments`, `malt._core_import`, `malt._errors`, `malt._npy`.
 """
@@ -52,8 +52,8 @@ class Traffic(NamedTuple):
 class Partition:
     """Which part, from 0 to parts - 1, has each row and owns each column of a matrix.
 
-    Part k is for rank k. Made by `malt.partition`, or by `from_rows` for rows that something else
-    has placed. It can be pickled, and saved with `save`. Its arrays are copies, and read-only.
+    Part k is for rank k. Made by `malt.data.partition`, or by `from_rows` for rows that something
+    else has placed. It can be pickled, and saved with `save`. Its arrays are copies, and read-only.
 
     Args:
         rows: (rows,) the part of each row.
@@ -94,12 +94,12 @@ class Partition:
         """Give each column of `X` an owner, for rows that have been placed already.
 
         Args:
-            X: the matrix, as for malt.partition.
+            X: the matrix, as for malt.data.partition.
             rows: (rows,) the part of each row.
             parts: how many parts there are.
 
         Raises:
-            ConfigError: as malt.partition does, or `rows` is not one part for each row.
+            ConfigError: as malt.data.partition does, or `rows` is not one part for each row.
         """
         pattern = _Pattern.of(X)
         whole("parts", parts, 1, _MOST_PARTS)
@@ -133,7 +133,7 @@ class Partition:
         """Count what travels with this partition of `X`, or of other data of the same shape.
 
         Raises:
-            ConfigError: as malt.partition does, or X has another shape.
+            ConfigError: as malt.data.partition does, or X has another shape.
         """
         pattern = _Pattern.of(X)
         arrays, parts = pattern.arrays, self.parts
@@ -235,12 +235,13 @@ def check_partition(given: Any, *, parts: int, exactly: bool) -> Partition:
     """
     if not isinstance(given, Partition):
         raise ConfigError(
-            f"partition is a {type(given).__name__}; it is what malt.partition(X, parts) returns"
+            f"partition is a {type(given).__name__}; it is what malt.data.partition(X, parts) "
+            "returns"
         )
     if given.parts > parts or (exactly and given.parts < parts):
         raise ConfigError(
             f"partition has {given.parts} parts, but there are {parts} ranks; make it with "
-            f"malt.partition(X, {parts})"
+            f"malt.data.partition(X, {parts})"
         )
     return given
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 _ALL_VALUES = "malt.allreduce(value, list), which gives each rank the list of all ranks' values"
 _FOLD = "malt.allreduce(value) of a number or a short array, or v.allreduce() of a vector"
 _FROM_ONE = "malt.broadcast(value, root=0), which returns rank 0's value on every rank"
-_ONE_TO_ONE = "malt.Edge(src, dst), and its send() and receive()"
+_ONE_TO_ONE = "malt.messages.Edge(src, dst), and its send() and receive()"
 _MODEL = (
     "malt.torch.average(model), or malt.torch.GradientExchange(model); both give all ranks the "
     "lowest rank's weights first"
@@ -103,7 +103,8 @@ def no_attribute(name: str, public: Iterable[str]) -> AttributeError:
     """Return the error for ``malt.<name>``, which names the call that is meant."""
     word = _plain(name)
     # MPI's own spelling of a name that MALT has: malt.Barrier, malt.halton.
-    meant = next((f"malt.{each}" for each in public if _plain(each) == word), _MEANT.get(word, ""))
+    names = (f"malt.{each}" for each in public if _plain(each.rpartition(".")[2]) == word)
+    meant = next(names, _MEANT.get(word, ""))
     way_out = f"; you may want {meant}" if meant else ""
     return AttributeError(f"module 'malt' has no attribute '{name}'{way_out}")
 

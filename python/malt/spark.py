@@ -106,7 +106,7 @@ class Distributor:
         """Fit a linear model of MALT on a dataframe, whose partitions stay on their executors.
 
         Args:
-            estimator: malt.LogisticRegression, LinearSVC, Ridge, LinearSVR, SGDClassifier or
+            estimator: malt.learn.LogisticRegression, LinearSVC, Ridge, LinearSVR, SGDClassifier or
                 SGDRegressor, without ranks=.
             data: the rows; each partition needs some.
             features: the columns of numbers, or one column of pyspark.ml's vectors.

@@ -30,7 +30,7 @@ found, is_over = [], False
 while not is_over:                          # the last problem begins after the last kill
     is_over = bool(malt.allreduce(int(flag_is_up("killed")), min))
     x = np.zeros(6)
-    c = malt.Consensus(x, rtol=1e-8, atol=1e-10, **options[len(found) % len(options)])
+    c = malt.optimize.Consensus(x, rtol=1e-8, atol=1e-10, **options[len(found) % len(options)])
     while not c.converged:
         x[:] = np.linalg.solve(H[rank] + c.rho * np.eye(6), g[rank] + c.rho * c.target)
         c.exchange()

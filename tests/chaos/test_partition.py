@@ -28,7 +28,7 @@ users, items = rng.integers(0, 300, 9000), rng.integers(0, 50, 9000)
 items += 50 * (users % size) * (rng.random(9000) < 0.9)
 X = np.zeros((300, 50 * size))
 X[users, items] = 1
-p = malt.partition(X, size)
+p = malt.data.partition(X, size)
 mine = p.rows[users] == rank
 ratings = (users[mine], items[mine], (3 + np.sin(users) + np.cos(items))[mine])
 v = malt.sparse_vector(50 * size, capacity=50 * size, partition=p)
@@ -36,7 +36,7 @@ needed = np.unique(items[mine])
 tell(pid=os.getpid())
 await_flag("go")
 for turn in range(4):
-    model = malt.MatrixFactorization(
+    model = malt.learn.MatrixFactorization(
         8, 15, lr=0.05, shape=X.shape, random_state=0, partition=p, verbose=False
     ).fit(ratings)
     tell(turn=turn)

@@ -39,10 +39,10 @@ steps = svm.Steps(data.x_train, data.y_train, knobs)
 w = np.zeros(data.x_train.shape[1], np.float32)
 m = malt.vector(w)
 seen = []  # ranks that were missing, and when
-@malt.on_change
+@malt.jobs.on_change
 def note(epoch, alive):
     seen.extend((other, time.monotonic()) for other in set(range(size)) - set(alive))
-rng = np.random.default_rng([malt.restarts(), rank])
+rng = np.random.default_rng([malt.jobs.restarts(), rank])
 rounds_here = 0
 while m.iteration < rounds:
     for _ in range(8):
@@ -54,7 +54,7 @@ while m.iteration < rounds:
     tell(at=m.iteration, seen=seen)
     rounds_here += 1
     if rounds_here == 1:
-        tell(pid=os.getpid(), life=malt.restarts(), first=time.monotonic())
+        tell(pid=os.getpid(), life=malt.jobs.restarts(), first=time.monotonic())
     time.sleep(pause)
 tell(error=svm.error_rate(w, data.x_test, data.y_test), alive=malt.alive())
 malt.barrier()

@@ -45,12 +45,12 @@ tell(pid=os.getpid())
 await_flag("go")
 found, states = [], []
 for turn in range(15):
-    model = malt.Lasso(0.05).fit(X, y)
+    model = malt.learn.Lasso(0.05).fit(X, y)
     found.append((model.objective_, model.dual_gap_))
     while True:
         program = Ascending()
         try:
-            malt.schedule.run(program, length=12, staleness=turn % 3)
+            malt.optimize.schedule.run(program, length=12, staleness=turn % 3)
             break
         except malt.PeerError:
             continue

@@ -20,7 +20,7 @@ RANKS = 5
 PLACED = """
 def placed(rows):
     owners = np.random.default_rng(0).integers(0, size, rows)
-    return malt.Partition([0], owners, np.ones(rows, bool), size)
+    return malt.data.Partition([0], owners, np.ones(rows, bool), size)
 """
 SCRIPT = """
 malt.init(timeout=60)
@@ -150,7 +150,7 @@ LIVES = 12
 REJOINING = """
 from pathlib import Path
 malt.init(timeout=60)
-column = rank + size * malt.restarts()
+column = rank + size * malt.jobs.restarts()
 columns = size * lives
 partition = placed(2000) if is_placed else None
 table = malt.ps.Table(
@@ -162,7 +162,7 @@ begun = known = 0
 def write():
     Path(f"draft-{column}").write_text(f"{begun} {known}")
     Path(f"draft-{column}").rename(f"column-{column}")
-tell(pid=os.getpid(), life=malt.restarts())
+tell(pid=os.getpid(), life=malt.jobs.restarts())
 while table.iteration < goal():
     begun += 1
     write()
@@ -173,7 +173,7 @@ while table.iteration < goal():
         write()
     table.clock(timeout=60)
     table.pull(np.arange(rank, 2000, 9))
-    tell(at=table.iteration, back=malt.restarts())
+    tell(at=table.iteration, back=malt.jobs.restarts())
 table.wait()
 known = begun
 write()

@@ -32,7 +32,7 @@ malt.init(timeout=60)
 X = np.random.default_rng(rank).poisson(0.3, (400, 100))
 X[:, rank] += 1
 tell(pid=os.getpid(), words=X.sum(axis=0))
-model = malt.LatentDirichletAllocation(20, max_iter=150, every=2000, random_state=0).fit(X)
+model = malt.learn.LatentDirichletAllocation(20, max_iter=150, every=2000, random_state=0).fit(X)
 tell(counts=model.word_topic_counts_, alpha=model.doc_topic_prior_)
 malt.barrier()
 """

@@ -19,7 +19,7 @@ class Turn(NamedTuple):
 # Given: transport, elements, chunk, shuffle, lockstep, passes, and deaths: seconds by life.
 TRAIN = """
 malt.init(transport=transport, timeout=60)
-life = f"{rank}-{malt.restarts()}"
+life = f"{rank}-{malt.jobs.restarts()}"
 w = np.zeros(1)
 m = malt.vector(w)
 parts = malt.shard(np.arange(elements), chunk=chunk, shuffle=shuffle, lockstep=lockstep)

@@ -153,7 +153,7 @@ def _watch(pids: Mapping[str, list[int]], order: Order) -> None:
     """
     import malt
 
-    meetings: dict[str, malt.Rendezvous] = {}
+    meetings: dict[str, malt.jobs.Rendezvous] = {}
     waiting: dict[str, list[Path]] = {}  # of the jobs that have begun: what ranks write when ready
     to_begin = list(pids)
     ends = {(name, rank) for name in pids for rank in range(SIZE)}
@@ -161,7 +161,7 @@ def _watch(pids: Mapping[str, list[int]], order: Order) -> None:
     while ends and time.monotonic() < deadline:
         if to_begin and len(waiting) < _AT_A_TIME:
             name = to_begin.pop(0)
-            meetings[name] = malt.Rendezvous(SIZE)
+            meetings[name] = malt.jobs.Rendezvous(SIZE)
             for rank in range(SIZE):
                 environ = pickle.dumps(meetings[name].environ(rank))
                 Path(name, f"environ-{rank}").write_bytes(environ)

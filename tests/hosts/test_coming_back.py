@@ -19,7 +19,7 @@ malt.init(timeout=20, silence=3)
 w = np.full(1000, 1.0 + rank)
 v = malt.vector(w)
 malt.barrier()
-tell(pid=os.getpid(), launcher=os.getppid(), start=v.iteration, restarts=malt.restarts())
+tell(pid=os.getpid(), launcher=os.getppid(), start=v.iteration, restarts=malt.jobs.restarts())
 while v.iteration < goal():
     w += 0.001
     v.scatter()

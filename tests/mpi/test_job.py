@@ -22,21 +22,21 @@ OTHERS = tuple(r for r in range(SIZE) if r != RANK)
 
 
 @pytest.fixture
-def job() -> Iterator[malt.Job]:
+def job() -> Iterator[malt.jobs.Job]:
     WORLD.Barrier()
     with malt.init(timeout=30) as job:
         yield job
         malt.barrier()  # nobody leaves while another still looks at it
 
 
-def test_rank_and_size_are_those_of_mpi(job: malt.Job) -> None:
+def test_rank_and_size_are_those_of_mpi(job: malt.jobs.Job) -> None:
     assert (malt.rank(), malt.size()) == (RANK, SIZE)
     assert malt.alive() == tuple(range(SIZE))
     pids = WORLD.allgather(job.group.epoch)
     assert len(set(pids)) == 1
 
 
-def test_init_is_idempotent_and_mpi_stays_the_users(job: malt.Job) -> None:
+def test_init_is_idempotent_and_mpi_stays_the_users(job: malt.jobs.Job) -> None:
     assert malt.init() is job
     assert malt.init(timeout=30) is job
     with pytest.raises(malt.ConfigError, match="in a job already"):
@@ -45,7 +45,7 @@ def test_init_is_idempotent_and_mpi_stays_the_users(job: malt.Job) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
-def test_vector_exchange_gives_what_mpi_gives(job: malt.Job, dtype: str) -> None:
+def test_vector_exchange_gives_what_mpi_gives(job: malt.jobs.Job, dtype: str) -> None:
     w = (np.arange(1, 1001) * (RANK + 1)).astype(dtype)
     summed = np.empty_like(w)
     WORLD.Allreduce(w, summed)
@@ -57,7 +57,7 @@ def test_vector_exchange_gives_what_mpi_gives(job: malt.Job, dtype: str) -> None
 
 
 @pytest.mark.parametrize("memory", ["own", "callers"])
-def test_allreduce_gives_what_mpi_gives(job: malt.Job, memory: str) -> None:
+def test_allreduce_gives_what_mpi_gives(job: malt.jobs.Job, memory: str) -> None:
     v = (
         malt.vector((333, 3), dtype="float64")
         if memory == "own"
@@ -71,7 +71,7 @@ def test_allreduce_gives_what_mpi_gives(job: malt.Job, memory: str) -> None:
         np.testing.assert_array_equal(v.array, summed)
 
 
-def test_barrier_holds_everyone_until_the_last_has_come(job: malt.Job) -> None:
+def test_barrier_holds_everyone_until_the_last_has_come(job: malt.jobs.Job) -> None:
     flags = malt.vector((1,), name="flags")
     for last in range(SIZE):
         malt.barrier()
@@ -85,7 +85,7 @@ def test_barrier_holds_everyone_until_the_last_has_come(job: malt.Job) -> None:
 
 
 @pytest.mark.parametrize("graph", [malt.ALL, malt.HALTON, malt.RING, malt.ONE_PEER], ids=repr)
-def test_averaging_over_a_graph_comes_to_the_mean(job: malt.Job, graph: malt.Graph) -> None:
+def test_averaging_over_a_graph_comes_to_the_mean(job: malt.jobs.Job, graph: malt.Graph) -> None:
     w = np.full(5, float(RANK))
     v = malt.vector(w, graph=graph)
     for _ in range(60):
@@ -94,7 +94,7 @@ def test_averaging_over_a_graph_comes_to_the_mean(job: malt.Job, graph: malt.Gra
     np.testing.assert_allclose(w, (SIZE - 1) / 2, atol=1e-6)
 
 
-def test_error_of_one_rank_is_an_error_of_all(job: malt.Job) -> None:
+def test_error_of_one_rank_is_an_error_of_all(job: malt.jobs.Job) -> None:
     """The lengths differ, so none gets the vector; and all can make another one afterwards."""
     if SIZE == 1:
         with pytest.raises(malt.ConfigError, match="empty"):
@@ -131,7 +131,7 @@ def test_jobs_follow_one_another_in_one_process() -> None:
             malt.rank()
 
 
-def test_objects_of_mpi4py_and_malt_do_not_meet(job: malt.Job) -> None:
+def test_objects_of_mpi4py_and_malt_do_not_meet(job: malt.jobs.Job) -> None:
     """MPI traffic goes on beside MALT's."""
     w = np.zeros(100)
     v = malt.vector(w)

@@ -1,4 +1,4 @@
-"""Breaks the rules of malt.Consensus and checks that a test notices.
+"""Breaks the rules of malt.optimize.Consensus and checks that a test notices.
 
     python tests/mutants/consensus.py [NAME...]
 

@@ -1,4 +1,4 @@
-"""Breaks the rules of malt.torch.Pipeline and malt.Edge and checks that a test notices.
+"""Breaks the rules of malt.torch.Pipeline and malt.messages.Edge and checks that a test notices.
 
     python tests/mutants/pipeline.py [NAME...]
 

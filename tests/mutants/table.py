@@ -1,5 +1,5 @@
-"""Breaks the rules of tables of malt.ps and of messages between two ranks (malt.Edge, pipelines),
-and checks that a test notices.
+"""Breaks the rules of tables of malt.ps and of messages between two ranks (malt.messages.Edge,
+pipelines), and checks that a test notices.
 
     cmake --preset dev && cmake --build --preset dev --target table_test
     python tests/mutants/table.py [NAME...]

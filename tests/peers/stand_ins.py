@@ -54,7 +54,7 @@ class StandIn(type):
 
 @functools.cache
 def stand_in(name: str) -> StandIn:
-    ours = getattr(malt, name)
+    ours = getattr(malt.learn, name)
     return StandIn(name, (ours,), {"__module__": __name__, "__signature__": signature(ours)})
 
 

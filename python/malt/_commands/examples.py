@@ -34,7 +34,7 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
 
 
 def load(url: str, parsed: argparse.Namespace, **more: Any) -> Any:
-    """Return the examples of a file, as malt.Data, or with --chunk-rows as malt.Chunks."""
+    """Return the examples of a file, as malt.data.Data, or (--chunk-rows) malt.data.Chunks."""
     from malt._data.load import load_data
 
     label = parsed.label

@@ -23,7 +23,7 @@ _OPTIONS = {
 _ADVICE = (
     ("on_bad='count' skips", "--skip-bad-lines skips"),
     ("malt.init(timeout=...) or MALT_TIMEOUT", "MALT_TIMEOUT"),
-    ("malt.Chunks have", "the examples have"),
+    ("malt.data.Chunks have", "the examples have"),
     ("raise max_iter", "raise --passes"),
     ("for these ratings; lower it, or scale", "for these ratings; scale"),
 )

@@ -26,8 +26,8 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="malt scale",
         description="Have COUNT ranks run in a job of `malt run --elastic MIN:MAX`: start some, or "
-        "ask those with the highest numbers to leave (malt.leaving() is true there). Several hosts "
-        "get equally many. Or ask one rank of your choice to leave.",
+        "ask those with the highest numbers to leave (malt.jobs.leaving() is true there). Several "
+        "hosts get equally many. Or ask one rank of your choice to leave.",
     )
     parser.add_argument(
         "process",

@@ -1,4 +1,4 @@
-"""Checks of the arguments of malt.Consensus, with the same outcome on all ranks."""
+"""Checks of the arguments of malt.optimize.Consensus, with the same outcome on all ranks."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def agree(x: Any, ids: Any, check: Callable[[], Options]) -> tuple[Array, Option
     Raises:
         ConfigError: on every rank: one's are wrong, or they differ.
     """
-    together = Together("malt.Consensus", None)
+    together = Together("malt.optimize.Consensus", None)
 
     def look() -> tuple[tuple[Array, Options, Array | None], Report]:
         array, options = as_floats(x), check()
@@ -141,8 +141,8 @@ def agree(x: Any, ids: Any, check: Callable[[], Options]) -> tuple[Array, Option
     rows = _shared_rows(names, max(report["largest"] for report in told.values()))
     if rows.total == 0 and len(told) > 1:
         raise ConfigError(
-            "malt.Consensus: no id is held by two ranks, so there is nothing to agree on: ids are "
-            "the numbers of rows in the whole problem, not in this rank's part"
+            "malt.optimize.Consensus: no id is held by two ranks, so there is nothing to agree on: "
+            "ids are the numbers of rows in the whole problem, not in this rank's part"
         )
     return array, options, rows
 

@@ -1,4 +1,4 @@
-"""Ranks that minimise a sum of functions, each its own: `malt.Consensus`."""
+"""Ranks that minimise a sum of functions, each its own: `malt.optimize.Consensus`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _UNMOVED_ROUNDS = 10  # without another x, after which there is a warning
 class Consensus:
     """Consensus ADMM: minimise f_0(x) + f_1(x) + ... + g(x), where rank i alone knows f_i.
 
-        c = malt.Consensus(x, rho=1.0)
+        c = malt.optimize.Consensus(x, rho=1.0)
         while not c.converged:
             x[:] = ...         # the minimum of f(x) + c.rho/2 |x - c.target|^2, with your solver
             c.exchange()
@@ -101,10 +101,10 @@ class Consensus:
         job = jobs.current()
         if job.is_rejoining:
             raise ConfigError(
-                "malt.Consensus on a rejoining rank: the others have left this rank's function out "
-                "of the sum, and go on without it"
+                "malt.optimize.Consensus on a rejoining rank: the others have left this rank's "
+                "function out of the sum, and go on without it"
             )
-        with job.turns.hold("making a malt.Consensus"):
+        with job.turns.hold("making a malt.optimize.Consensus"):
             array, options, rows = arguments.agree(
                 x,
                 ids,
@@ -122,7 +122,7 @@ class Consensus:
                 raise
 
     def __repr__(self) -> str:
-        return f"<malt.Consensus {self._name!r}, {self.rounds} rounds>"
+        return f"<malt.optimize.Consensus {self._name!r}, {self.rounds} rounds>"
 
     def exchange(self, *, timeout: float | None = None) -> None:
         """Make a round: send x + u, and compute z and the multipliers from the ranks' newest.
@@ -151,7 +151,7 @@ class Consensus:
             limit = jobs.current().settings.timeout
         if self.is_closed:
             raise ConfigError(f"consensus {self._name!r} has been closed")
-        with jobs.current().turns.hold("malt.Consensus.exchange"):
+        with jobs.current().turns.hold("malt.optimize.Consensus.exchange"):
             self._rounds.exchange(limit)
         self._warn_unmoved()
 

@@ -122,7 +122,7 @@ class Local:
     """This rank's x, z and multipliers.
 
     Attributes:
-        rho, z, u, is_shared: as malt.Consensus has them.
+        rho, z, u, is_shared: as malt.optimize.Consensus has them.
         norms: of the last sum.
         has_moved: whether x has changed in any round.
     """

@@ -94,12 +94,13 @@ class Survey(NamedTuple):
 class Chunks:
     """Examples in files, a few rows at a time, as malt.load_data(chunk_rows=) returns them.
 
-    Each loop over the object reads the files again and yields malt.Data. If the data are sharded
-    and the process is in a job by then, the loop reads this rank's part, else all rows. Memory
-    holds at most one chunk and one block of a file. An estimator's fit() accepts the object as X.
+    Each loop over the object reads the files again and yields malt.data.Data. If the data are
+    sharded and the process is in a job by then, the loop reads this rank's part, else all rows.
+    Memory holds at most one chunk and one block of a file. An estimator's fit() accepts the object
+    as X.
 
     Attributes:
-        zero_based: as in malt.Data; None before the first reading of a fit().
+        zero_based: as in malt.data.Data; None before the first reading of a fit().
         bad: how many lines the first reading of the last fit() has left out, on the ranks of
             `ranks`.
         bad_lines: the first few of those.
@@ -139,13 +140,13 @@ class Chunks:
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """The names of X's columns, as in malt.Data; reads the beginning of the first file."""
+        """The names of X's columns, as in malt.data.Data; reads the beginning of the first file."""
         first = self._first
         return None if first is None else first.columns
 
     @property
     def files(self) -> tuple[str, ...]:
-        """All files of the data, as in malt.Data."""
+        """All files of the data, as in malt.data.Data."""
         return tuple(file.name for file in self._files)
 
     def read(self, features: int | None, *, zero_based: bool | None) -> Iterator[Data]:
@@ -222,7 +223,7 @@ def _with_labels(known: Labels, y: Labels, rows: int) -> Labels:
     """
     found = np.union1d(known, y)
     broken = found[found != np.round(found)]
-    regress = "for values take a regression: malt.SGDRegressor, `malt train regression`"
+    regress = "for values take a regression: malt.learn.SGDRegressor, `malt train regression`"
     if len(broken):
         raise ConfigError(
             f"Unknown label type: continuous. Labels are whole numbers, and {broken[0]:g} is "
@@ -230,8 +231,8 @@ def _with_labels(known: Labels, y: Labels, rows: int) -> Labels:
         )
     if len(found) > _MOST_LABELS:
         raise ConfigError(
-            f"the first {rows:,} rows have {len(found):,} different labels; malt.Chunks may have "
-            f"{_MOST_LABELS:,}; {regress}"
+            f"the first {rows:,} rows have {len(found):,} different labels; malt.data.Chunks may "
+            f"have {_MOST_LABELS:,}; {regress}"
         )
     return found
 

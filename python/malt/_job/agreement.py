@@ -41,7 +41,7 @@ class Together:
         if jobs.current().is_rejoining:
             raise ConfigError(
                 f"{call} on a rejoining rank: the other ranks made this call long ago, and this "
-                "rank has their values; call it under `if not malt.restarts():`, or after the "
+                "rank has their values; call it under `if not malt.jobs.restarts():`, or after the "
                 "first scatter, gather or allreduce"
             )
         self.call = call

@@ -1,4 +1,4 @@
-"""A queue of arrays from one rank to one other: malt.Edge."""
+"""A queue of arrays from one rank to one other: malt.messages.Edge."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _KINDS = "biufc"  # of dtypes: bool, int, unsigned int, float, complex
 class Edge:
     """A queue of arrays from rank `src` to rank `dst`. Making it is collective over the job.
 
-        edge = malt.Edge(0, 1, capacity=1 << 20)
+        edge = malt.messages.Edge(0, 1, capacity=1 << 20)
         if malt.rank() == 0:
             edge.send(array)              # waits while `depth` arrays are on their way
         if malt.rank() == 1:
@@ -61,7 +61,7 @@ class Edge:
 
     def __init__(self, src: int, dst: int, *, capacity: int = 1 << 20, depth: int = 4) -> None:
         job = jobs.current()
-        call = "malt.Edge"
+        call = "malt.messages.Edge"
         subgroups = Subgroups(call)
 
         def check() -> Report:

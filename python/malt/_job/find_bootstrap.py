@@ -65,15 +65,15 @@ def adopt(given: object, timeout: float) -> Bootstrap:
     if isinstance(given, Mapping):
         if not variable("MALT_RENDEZVOUS", env=given):
             raise ConfigError(
-                "malt.init(bootstrap=) takes the variables that malt.Rendezvous.environ(rank) "
+                "malt.init(bootstrap=) takes the variables that malt.jobs.Rendezvous.environ(rank) "
                 "returns; MALT_RENDEZVOUS is not among those given"
             )
         return ThroughRendezvous(session.Client.from_environ(dict(given), timeout))
     if not isinstance(given, Bootstrap):
         kind = type(given)
         raise ConfigError(
-            "malt.init(bootstrap=) takes a malt.Bootstrap, or the variables that "
-            f"malt.Rendezvous.environ(rank) returns, not {kind.__module__}.{kind.__qualname__}"
+            "malt.init(bootstrap=) takes a malt.jobs.Bootstrap, or the variables that "
+            f"malt.jobs.Rendezvous.environ(rank) returns, not {kind.__module__}.{kind.__qualname__}"
         )
     if not 0 <= given.rank < given.size:
         raise ConfigError(f"the bootstrap's rank {given.rank} is not one of its {given.size}")

@@ -29,8 +29,8 @@ FurtherMaker = Callable[[int, int, Turns, bool], MakeGroup]
 
 _EXIT_SECONDS = 1.0  # how long the process's end waits for a daemon thread's call to end
 _AFTER_LEAVE = (
-    "this rank has left the job for good (malt.leave()): its vectors' arrays and stats() stay, and "
-    "no other call of MALT works any more; leave after the last one, or end the process"
+    "this rank has left the job for good (malt.jobs.leave()): its vectors' arrays and stats() "
+    "stay, and no other call of MALT works any more; leave after the last one, or end the process"
 )
 _AFTER_PROGRAM = (
     "this program of malt.Pool.run() has left its job already; leave after the last call of MALT, "

@@ -155,7 +155,7 @@ def _check_alone(env: Mapping[str, str]) -> None:
     if env.get("MALT_RANK") and size is not None and size > 1:
         raise ConfigError(
             f"MALT_RANK={env['MALT_RANK']} and MALT_SIZE={size} are set, but MALT_RENDEZVOUS is "
-            f"not: a process gets all of malt.Rendezvous.environ() or none of it; {_ALONE}"
+            f"not: a process gets all of malt.jobs.Rendezvous.environ() or none of it; {_ALONE}"
         )
     size = _number(env, "HOROVOD_SIZE")
     if all(env.get(name) for name in _OF_HOROVOD) and size is not None and size > 1:

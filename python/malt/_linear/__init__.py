@@ -1,4 +1,4 @@
-"""`malt.SGDClassifier` and the other linear models, with scikit-learn's interface.
+"""`malt.learn.SGDClassifier` and the other linear models, with scikit-learn's interface.
 
 Two families share `input.py` and `classifier.py`. For those that SGD trains, begin with `sgd.py`;
 `sgd_classifier.py` and `sgd_regressor.py` have the classes, `trainer.py` runs the passes. For those

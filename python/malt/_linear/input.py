@@ -158,11 +158,11 @@ class LinearInput(Estimator):
         """Survey what each rank of `ranks`, or this rank of the job, will read. Collective."""
         for name, value in (("y", y), ("sample_weight", sample_weight)):
             if value is not None:
-                raise ValueError(f"{name} is given beside malt.Chunks, which have their own")
+                raise ValueError(f"{name} is given beside malt.data.Chunks, which have their own")
         if getattr(self, "early_stopping", False):
             raise ValueError(
-                "early_stopping=True holds rows out of X, which malt.Chunks do not fit into memory "
-                "for: leave it out, and score the model on other files"
+                "early_stopping=True holds rows out of X, which malt.data.Chunks do not fit into "
+                "memory for: leave it out, and score the model on other files"
             )
         call = f"{type(self).__name__}.{call}()"
         if self.ranks is None or self.ranks == 1:
@@ -172,7 +172,9 @@ class LinearInput(Estimator):
             reports = forked.run(self.ranks, lambda: chunks.survey(call, labels=labels)._asdict())
             surveys = [Survey(**report) for report in reports]
         if not surveys[0].has_targets:
-            raise ConfigError("malt.Chunks have no targets: label= names the column that is one")
+            raise ConfigError(
+                "malt.data.Chunks have no targets: label= names the column that is one"
+            )
         chunks.zero_based = surveys[0].zero_based
         chunks.bad = sum(one.bad for one in surveys)
         chunks.bad_lines = tuple(line for one in surveys for line in one.bad_lines)

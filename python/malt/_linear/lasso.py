@@ -88,7 +88,7 @@ class _Descended(RegressorMixin, LinearInput):
         Args:
             X: (rows, features), a NumPy array or a SciPy sparse matrix of float64 or float32. CSC
                 matrices and arrays in Fortran order are read in place, others are converted. In a
-                job every rank gives the same X and y, that is all rows. Not malt.Chunks.
+                job every rank gives the same X and y, that is all rows. Not malt.data.Chunks.
             y: (rows,) or (rows, targets), numbers. Each target is a problem of its own.
             sample_weight: (rows,), the weight of each row's square, or None. Only their ratios
                 count. X is copied.
@@ -156,9 +156,9 @@ class _Descended(RegressorMixin, LinearInput):
         def take() -> tuple[Given, Here]:
             if isinstance(X, Chunks):
                 raise ValueError(
-                    f"X is malt.Chunks, a few rows at a time; {type(self).__name__} reads columns, "
-                    "of all rows: load them all (malt.load_data without chunk_rows), or take "
-                    "malt.Ridge or malt.SGDRegressor(penalty='l1')"
+                    f"X is malt.data.Chunks, a few rows at a time; {type(self).__name__} reads "
+                    "columns, of all rows: load them all (malt.load_data without chunk_rows), or "
+                    "take malt.learn.Ridge or malt.learn.SGDRegressor(penalty='l1')"
                 )
             rows, targets = validate_data(
                 self,

@@ -46,8 +46,8 @@ class _ExactClassifier(Classifier, ExactModel):
         Args:
             X: (rows, features), an array or a SciPy sparse matrix; read in place if it is of
                 float32 or float64, C-contiguous or CSR. In a job of several ranks, this rank's
-                rows. Or malt.Chunks: each rank reads its part of the files again in each pass.
-            y: (rows,), the labels; of malt.Chunks they come from the files.
+                rows. Or malt.data.Chunks: each rank reads its part of the files again in each pass.
+            y: (rows,), the labels; of malt.data.Chunks they come from the files.
             sample_weight: (rows,), the weight of each row's loss, or None.
 
         Raises:
@@ -90,12 +90,12 @@ class _ExactClassifier(Classifier, ExactModel):
         """Give the attributes the types that they have in scikit-learn's class."""
 
     def _fit_chunks(self, chunks: Chunks, y: Any, sample_weight: Any, *, again: bool) -> None:
-        self._check_class_weight("malt.Chunks")
+        self._check_class_weight("malt.data.Chunks")
         if self._loss not in SMOOTH_LOSSES:
             raise ValueError(
-                f"loss={self._loss!r} has kinks, and its minimum cannot be found over malt.Chunks: "
-                "take loss='squared_hinge', or malt.SGDClassifier, or load all rows "
-                "(malt.load_data without chunk_rows)"
+                f"loss={self._loss!r} has kinks, and its minimum cannot be found over "
+                "malt.data.Chunks: take loss='squared_hinge', or malt.learn.SGDClassifier, or load "
+                "all rows (malt.load_data without chunk_rows)"
             )
         surveys, everywhere = self._look("fit", chunks, y, sample_weight, labels=True)
         self._learn_classes(everywhere, again=again)
@@ -116,7 +116,7 @@ _DOC = """
 
     The minimum is found by Newton's method, by ascent in the dual problem
     (src/learn/dual_ascent.hpp), which Newton's method or an interior point method may end, or over
-    malt.Chunks by L-BFGS.
+    malt.data.Chunks by L-BFGS.
 
     Args:
         C: the weight of the losses against the penalty; above 0.
@@ -137,12 +137,12 @@ _DOC = """
             as some passes leave rows out); in LogisticRegression an array of one number.
         objective_: the objective at coef_, summed over the outputs.
         dual_gap_: the objective is at most so far above the minimum. For multinomial problems and
-            malt.Chunks the intercept's share is an estimate.
+            malt.data.Chunks the intercept's share is an estimate.
         history_: each measured gap: a structured array of output, passes, objective, gap and time
             (seconds since 1970)."""
 
 
-_OTHER_PENALTY = "the penalty is L2; for another take malt.SGDClassifier(penalty=...)"
+_OTHER_PENALTY = "the penalty is L2; for another take malt.learn.SGDClassifier(penalty=...)"
 _INSTEAD = {
     "dual": "leave it out; the way is chosen by the data",
     "intercept_scaling": "leave it out; the intercept is not penalised",

@@ -30,8 +30,8 @@ class _ExactRegressor(RegressorMixin, ExactModel):
         """Find the minimum; with warm_start, start from the last one.
 
         Args:
-            X: (rows, features), as for malt.LogisticRegression.fit().
-            y: (rows,), numbers; for malt.Ridge also (rows, targets).
+            X: (rows, features), as for malt.learn.LogisticRegression.fit().
+            y: (rows,), numbers; for malt.learn.Ridge also (rows, targets).
             sample_weight: (rows,), the weight of each row's loss, or None.
 
         Raises:
@@ -43,9 +43,9 @@ class _ExactRegressor(RegressorMixin, ExactModel):
             loss = self._problem().loss
             if loss not in SMOOTH_LOSSES:
                 raise ValueError(
-                    f"loss={loss!r} has kinks, and its minimum cannot be found over malt.Chunks: "
-                    "take loss='squared_epsilon_insensitive', or malt.SGDRegressor, or load all "
-                    "rows (malt.load_data without chunk_rows)"
+                    f"loss={loss!r} has kinks, and its minimum cannot be found over "
+                    "malt.data.Chunks: take loss='squared_epsilon_insensitive', or "
+                    "malt.learn.SGDRegressor, or load all rows (malt.load_data without chunk_rows)"
                 )
             surveys, _ = self._look("fit", X, y, sample_weight, labels=False)
             sources: list[Source] = [Streamed(X, survey, lambda y: (y, None)) for survey in surveys]
@@ -75,16 +75,16 @@ class _ExactRegressor(RegressorMixin, ExactModel):
 _DOC = """
 
     The minimum is found by Newton's method, by ascent in the dual problem
-    (src/learn/dual_ascent.hpp), or over malt.Chunks by L-BFGS, until the objective is known to be
-    within `tol` times itself of the minimum. It is the same on any number of ranks. The intercept
-    is not penalised.
+    (src/learn/dual_ascent.hpp), or over malt.data.Chunks by L-BFGS, until the objective is known
+    to be within `tol` times itself of the minimum. It is the same on any number of ranks. The
+    intercept is not penalised.
 
     Args:
 {own}        tol, max_iter, warm_start, verbose, ranks, fit_intercept, random_state: as in
-            malt.LogisticRegression.
+            malt.learn.LogisticRegression.
 
     Attributes:
-{shapes}        objective_, dual_gap_, history_: as in malt.LogisticRegression."""
+{shapes}        objective_, dual_gap_, history_: as in malt.learn.LogisticRegression."""
 
 
 class LinearSVR(_ExactRegressor):
@@ -135,7 +135,7 @@ class Ridge(_ExactRegressor):
 
     _instead: ClassVar[dict[str, str]] = {
         "copy_X": "leave it out; X is never changed",
-        "positive": "malt.ElasticNet(alpha=alpha / rows, l1_ratio=0, positive=True) is the same",
+        "positive": "malt.learn.ElasticNet(alpha / rows, l1_ratio=0, positive=True) is the same",
         "solver": "leave it out; the way is chosen by the data, and `tol` sets the precision",
     }
 

@@ -152,8 +152,9 @@ class SGDClassifier(Classifier, SGDModel):
         Args:
             X: (rows, features), an array or a SciPy sparse matrix; read in place if it is of
                 float32 or float64, C-contiguous or CSR. In a job of several ranks, this rank's
-                rows. Or malt.Chunks: a first reading of the files finds labels and features, then
-                each rank reads its part of the files again in each pass; y comes from the files.
+                rows. Or malt.data.Chunks: a first reading of the files finds labels and features,
+                then each rank reads its part of the files again in each pass; y comes from the
+                files.
             y: (rows,), the labels.
             coef_init: weights to begin with, of the shape of coef_, or None.
             intercept_init: intercepts to begin with, of the shape of intercept_, or None.
@@ -166,7 +167,7 @@ class SGDClassifier(Classifier, SGDModel):
         self._check_parameters()
         start = Start.of(coef_init, intercept_init)
         if isinstance(X, Chunks):
-            self._check_class_weight("malt.Chunks")
+            self._check_class_weight("malt.data.Chunks")
             surveys, everywhere = self._look(
                 "fit", X, y, sample_weight, labels=True, same=start.same()
             )

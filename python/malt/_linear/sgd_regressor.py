@@ -27,7 +27,7 @@ class SGDRegressor(RegressorMixin, SGDModel):
 
     Parameters are scikit-learn's (sklearn.linear_model.SGDRegressor), with the same defaults,
     except for learning_rate; verbose, ranks, graph, sync, every and exchange are as in
-    malt.SGDClassifier.
+    malt.learn.SGDClassifier.
 
     Args:
         learning_rate: also "adagrad"; not "adaptive", "pa1" or "pa2".
@@ -37,7 +37,7 @@ class SGDRegressor(RegressorMixin, SGDModel):
         intercept_: (1,).
         n_iter_: the number of passes made.
         t_: the number of steps made by a rank, plus 1.
-        history_: as in malt.SGDClassifier.
+        history_: as in malt.learn.SGDClassifier.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class SGDRegressor(RegressorMixin, SGDModel):
         """Train from the start; with warm_start, continue where the last training ended.
 
         Args:
-            X: (rows, features), as for malt.SGDClassifier.fit().
+            X: (rows, features), as for malt.learn.SGDClassifier.fit().
             y: (rows,), numbers.
             coef_init: weights to begin with, of the shape of coef_, or None.
             intercept_init: the intercept to begin with, or None.

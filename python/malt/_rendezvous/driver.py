@@ -19,7 +19,7 @@ _POLL_SECONDS = 0.002
 class Rendezvous:
     """The meeting point of a job whose ranks the program starts by its own means.
 
-        with malt.Rendezvous(4) as rendezvous:
+        with malt.jobs.Rendezvous(4) as rendezvous:
             for rank in range(4):
                 start(work, rendezvous.environ(rank))  # a process that calls malt.init()
 
@@ -55,7 +55,9 @@ class Rendezvous:
         try:
             self._server = Server(1, key, host, port)
         except ConfigError as error:
-            raise ConfigError(f"malt.Rendezvous(host={host!r}, port={port}): {error}") from error
+            raise ConfigError(
+                f"malt.jobs.Rendezvous(host={host!r}, port={port}): {error}"
+            ) from error
         self._node = Node(self._server.address, key, 0, 1)
         try:
             self._node.start(size, _START_SECONDS, self._server)

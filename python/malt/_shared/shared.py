@@ -1,4 +1,4 @@
-"""An array that all ranks add to: `malt.Shared`. Its machinery is in replica.py."""
+"""An array that all ranks add to: `malt.ps.Shared`. Its machinery is in replica.py."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Shared:
         """
         if is_on_gpu(data):
             raise ConfigError(
-                "malt.Shared takes an array on the CPU, and this one is on a GPU: share a copy "
+                "malt.ps.Shared takes an array on the CPU, and this one is on a GPU: share a copy "
                 "(w.cpu()), and copy between the two around exchange(); malt.vector(w) takes "
                 "arrays on a GPU"
             )
@@ -59,7 +59,7 @@ class Shared:
             text("name", name)
         job = jobs.current()
         self.array = data
-        with job.turns.hold("making a malt.Shared"):
+        with job.turns.hold("making a malt.ps.Shared"):
             name = f"shared-{job.vectors + 1}" if name is None else name
             self._replica = Replica(array.reshape(-1), name)
             _compare(name, array)
@@ -71,7 +71,7 @@ class Shared:
                 raise
 
     def __repr__(self) -> str:
-        return f"<malt.Shared {self.name!r}>"
+        return f"<malt.ps.Shared {self.name!r}>"
 
     def exchange(self, *, staleness: int | None = None, timeout: float | None = None) -> int:
         """Send what this rank has changed, and add what has arrived.
@@ -204,7 +204,7 @@ class Shared:
     def _turn(self, call: str) -> Turn:
         self._replica.what = f"{call} of shared array {self.name!r}"
         self._replica.messages.live()  # ConfigError where it is closed
-        return jobs.current().turns.hold(f"malt.Shared.{call}")
+        return jobs.current().turns.hold(f"malt.ps.Shared.{call}")
 
     def _check_drained(self) -> None:
         if self._replica.is_draining:

@@ -1,4 +1,4 @@
-"""malt.LatentDirichletAllocation, an estimator in the manner of scikit-learn."""
+"""malt.learn.LatentDirichletAllocation, an estimator in the manner of scikit-learn."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixi
         max_iter: sweeps of a call.
         learn_priors: whether alpha, by topic, and beta are learnt (Minka, 2000).
         every: tokens that a rank samples from one exchange with the others to the next; None: all
-            of its own, and at most 2^26. For malt.Chunks it is a chunk.
+            of its own, and at most 2^26. For malt.data.Chunks it is a chunk.
         ranks: processes that fit() and partial_fit() start and end, which share the documents;
             None: one. In a job of several ranks leave it out: each gives its own documents.
         random_state: for the sampling; a job uses rank 0's.
@@ -112,8 +112,8 @@ class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixi
 
         Args:
             X: documents x words: how often each document has each word, as CountVectorizer gives
-                it; an array or a sparse matrix. Or malt.Chunks: documents that stay in their files
-                and are read again for each sweep.
+                it; an array or a sparse matrix. Or malt.data.Chunks: documents that stay in their
+                files and are read again for each sweep.
             y: is not used.
 
         Raises:
@@ -141,7 +141,7 @@ class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixi
         document that is given twice counts twice.
 
         Args:
-            X: as for fit(), with the words of the first call, but no malt.Chunks.
+            X: as for fit(), with the words of the first call, but no malt.data.Chunks.
             y: is not used.
 
         Raises:
@@ -155,7 +155,7 @@ class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixi
         """Learn topics from the start, and return each document's shares of them.
 
         Raises:
-            ConfigError: as fit(), or X is malt.Chunks.
+            ConfigError: as fit(), or X is malt.data.Chunks.
         """
         _check_in_memory("fit_transform", X)
         return super().fit_transform(X, y, **fit_params)
@@ -167,7 +167,8 @@ class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixi
         that are expected of any.
 
         Raises:
-            ConfigError: X has other words than the model, or is no matrix of counts. Of malt.Chunks
+            ConfigError: X has other words than the model, or is no matrix of counts. Of
+            malt.data.Chunks
                 give the X of one chunk after the other.
         """
         documents = self._known(X, "transform")
@@ -356,12 +357,12 @@ class _Sources:
 def _check_in_memory(call: str, X: Any) -> None:
     if isinstance(X, Chunks) and call != "fit":
         way = {
-            "partial_fit": "give malt.Chunks to fit()",
+            "partial_fit": "give malt.data.Chunks to fit()",
             "fit_transform": "call fit(chunks), and then transform(data.X) for each data in chunks",
         }.get(call, f"call {call}(data.X) for each data in chunks")
-        raise ConfigError(f"{call}() takes documents in memory, no malt.Chunks: {way}")
+        raise ConfigError(f"{call}() takes documents in memory, no malt.data.Chunks: {way}")
     if isinstance(X, Data):
-        raise ConfigError(f"{call}() takes a matrix of documents, no malt.Data: give its .X")
+        raise ConfigError(f"{call}() takes a matrix of documents, no malt.data.Data: give its .X")
 
 
 def _train(

@@ -25,7 +25,7 @@ def all_or_nothing(method: Method) -> Method:
         try:
             signature.bind(self, *args, **settings)
         except TypeError as error:
-            name = f"malt.{type(self).__name__}.{method.__name__}()"
+            name = f"malt.learn.{type(self).__name__}.{method.__name__}()"
             takes = ", ".join(list(signature.parameters)[1:])
             raise TypeError(f"{name} {error}; it takes {takes}") from None
         before = vars(self).copy()

@@ -35,4 +35,4 @@ class Estimator(BaseEstimator):
     def _refusal(cls, name: str) -> str:
         names = ", ".join(cls._get_param_names())
         instead = cls._instead.get(name, f"it has {names}")
-        return f"malt.{cls.__name__} has no parameter {name!r}: {instead}"
+        return f"malt.learn.{cls.__name__} has no parameter {name!r}: {instead}"

@@ -1,4 +1,4 @@
-"""`malt.wrap`: a scikit-learn estimator trained on many ranks.
+"""`malt.learn.wrap`: a scikit-learn estimator trained on many ranks.
 
 Begin with `wrap.py`.
 

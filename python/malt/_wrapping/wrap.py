@@ -112,7 +112,7 @@ def _reader(name: str) -> Any:
 
 
 class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
-    """An estimator that is trained on many ranks; malt.wrap() makes it and describes the training.
+    """An estimator that is trained on many ranks; malt.learn.wrap() makes it and has more on it.
 
     Attributes:
         estimator_: the clone that is trained; after fit() it is the same on all ranks. Its own
@@ -224,7 +224,7 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
 
     def _call(self, method: str) -> str:
         """Return the name of the call, for messages."""
-        return f"malt.wrap({type(self.estimator).__name__}).{method}"
+        return f"malt.learn.wrap({type(self.estimator).__name__}).{method}"
 
     def _begin(
         self, method: str, data: tuple[Any, Any, Any], classes: Any
@@ -390,7 +390,7 @@ def _has_counterpart(estimator: Any) -> bool:
 @functools.cache  # once a process
 def _note_counterpart(name: str) -> None:
     jobs.log.warning(
-        "malt.%s(...).fit() does the same as malt.wrap(%s(...)).fit(), and faster: it takes the "
-        "same parameters",
+        "malt.%s(...).fit() does the same as malt.learn.wrap(%s(...)).fit(), and faster: it takes "
+        "the same parameters",
         *(name, name),
     )

@@ -23,7 +23,7 @@ def fit(
 
     Args:
         client: a distributed.Client, not an asynchronous one.
-        estimator: malt.LogisticRegression, LinearSVC, Ridge, LinearSVR, SGDClassifier or
+        estimator: malt.learn.LogisticRegression, LinearSVC, Ridge, LinearSVR, SGDClassifier or
             SGDRegressor, without ranks=.
         X: a dask.array of shape (rows, features), or a dask.dataframe.
         y: the labels, with the same partitions of rows: a dask.array or a series.

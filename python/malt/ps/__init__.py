@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from malt._shared.shared import Shared
 from malt.ps._rules import FTRL, SGD, AdaGrad, Add, Assign, Momentum, Rule
 from malt.ps._stats import TableStats
 from malt.ps._table import Table
@@ -14,6 +15,7 @@ __all__ = [
     "Assign",
     "Momentum",
     "Rule",
+    "Shared",
     "Table",
     "TableStats",
 ]

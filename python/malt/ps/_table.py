@@ -74,7 +74,8 @@ class Table(Spread):
             pull of these goes through a tree of servers that keep them, so that no server has to
             answer all ranks. Such a pull is as fresh as `staleness` says, but may lack this rank's
             own later pushes. Each rank needs memory for a copy of them. Needs a staleness.
-        partition: of data whose columns are the rows: what malt.partition returned. A row's primary
+        partition: of data whose columns are the rows: what malt.data.partition returned. A row's
+        primary
             is then the rank that owns its column, while that rank is live, and calls of ranks that
             have the rows of their part send least. It takes 10 bytes for each row on each rank, and
             4 more for each row of its own once it is saved.

@@ -1,4 +1,4 @@
-"""A malt.Consensus over simulated ranks that are killed, stopped, slow and interrupted.
+"""A malt.optimize.Consensus over simulated ranks that are killed, stopped, slow and interrupted.
 
 The rounds are the real ones (`_consensus/rounds.py`). Each rank has a function c/2 |x - a|^2, so
 the minimum of a sum is the mean of their a, weighted by c.
@@ -150,7 +150,7 @@ class ConsensusJob:
             me.has_ended = True
 
     def _agree(self, me: _Rank) -> None:
-        """As a program does: see malt.Consensus."""
+        """As a program does: see malt.optimize.Consensus."""
         draw, options = self._draw, self._options
         weight, minimum = self._weights[me.rank], self._minima[me.rank]
         x = minimum.copy()

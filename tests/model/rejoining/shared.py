@@ -1,4 +1,5 @@
-"""What `malt.Shared` uses of dStorm, over the groups of `groups`, and ranks that add to an array.
+"""What `malt.ps.Shared` uses of dStorm, over the groups of `groups`, and ranks that add to an
+array.
 
 H1  After a drain, the ranks that were in it have the same array.
 H2  It has all that these ranks had added before, once.

@@ -1,4 +1,4 @@
-"""malt.Consensus between real ranks: optima, deaths, waits and errors."""
+"""malt.optimize.Consensus between real ranks: optima, deaths, waits and errors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_synchronous_rounds_find_the_optimum_with_the_same_bits_in_each_run(tmp_
         SQUARES
         + """
 x = np.zeros(8)
-c = malt.Consensus(x, rho=rho, rtol=1e-9, atol=1e-9)
+c = malt.optimize.Consensus(x, rho=rho, rtol=1e-9, atol=1e-9)
 agree(c, x)
 tell(z=c.z, total=total(range(size)), rounds=c.rounds, ranks=c.ranks, y=c.rho * c.u, x=x)
 tell(residuals=(c.primal_residual, c.dual_residual), shared=c.is_shared)
@@ -81,7 +81,7 @@ def test_asynchronous_rounds_find_the_same_optimum_and_all_ranks_stop(
         SQUARES
         + """
 x = np.zeros(8)
-c = malt.Consensus(x, rtol=1e-7, atol=1e-9, **options)
+c = malt.optimize.Consensus(x, rtol=1e-7, atol=1e-9, **options)
 while not c.converged:
     if rank == 2:
         time.sleep(0.002)
@@ -122,7 +122,7 @@ def soft(v, step):
     return np.sign(v) * np.maximum(0, np.abs(v) - 400 * step)
 
 x = np.zeros(8)
-c = malt.Consensus(x, prox=soft, rtol=1e-9, atol=1e-9, **options)
+c = malt.optimize.Consensus(x, prox=soft, rtol=1e-9, atol=1e-9, **options)
 agree(c, x)
 gradient = sum(A[i].T @ (A[i] @ c.z - b[i]) for i in range(size))
 tell(z=c.z, gradient=gradient)
@@ -142,7 +142,7 @@ tell(z=c.z, gradient=gradient)
 RING = """
 ids = (rank + np.arange(3)) % (size + 1)
 x = np.zeros((3, 2), dtype)
-c = malt.Consensus(x, ids=ids, rtol=1e-5, atol=1e-7, **options)
+c = malt.optimize.Consensus(x, ids=ids, rtol=1e-5, atol=1e-7, **options)
 while not c.converged and c.rounds < 5000:
     for column in range(2):
         H = np.ones((3, 3)) + 0.1 * np.eye(3) + c.rho * np.diag(c.is_shared)
@@ -178,7 +178,7 @@ def test_a_dead_rank_leaves_the_sum(tmp_path: Path, options: dict[str, Any]) -> 
         SQUARES
         + """
 x = np.zeros(8)
-c = malt.Consensus(x, rtol=1e-8, atol=1e-9, **options)
+c = malt.optimize.Consensus(x, rtol=1e-8, atol=1e-9, **options)
 while not c.converged:
     if rank == 1 and c.rounds == 9:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -203,7 +203,7 @@ def test_a_row_whose_other_holders_have_died_is_no_longer_shared(tmp_path: Path)
         """
 ids = np.array([[0, 1], [1, 2], [2, 3]][rank])
 x = np.zeros((2, 1))
-c = malt.Consensus(x, ids=ids)
+c = malt.optimize.Consensus(x, ids=ids)
 tell(first=c.is_shared)
 if rank == 2:
     os.kill(os.getpid(), signal.SIGKILL)
@@ -232,7 +232,7 @@ def test_a_rank_that_shares_no_row_keeps_its_own_solution(
         3,
         """
 x = np.zeros(2)
-c = malt.Consensus(x, ids=[[0, 1], [1, 2], [7, 5]][rank], **options)
+c = malt.optimize.Consensus(x, ids=[[0, 1], [1, 2], [7, 5]][rank], **options)
 while not c.converged:
     x[:] = (rank + c.rho * c.is_shared * c.target) / (1 + c.rho * c.is_shared)
     c.exchange()
@@ -252,7 +252,7 @@ def test_ranks_that_never_hear_of_a_slow_one_go_on_for_max_delay_rounds(tmp_path
         SQUARES
         + """
 x = np.zeros(8)
-c = malt.Consensus(x, max_delay=5, adapt=False)
+c = malt.optimize.Consensus(x, max_delay=5, adapt=False)
 solve(c, x)
 c.exchange()
 tell(rounds=c.rounds)
@@ -287,7 +287,7 @@ def test_a_quorum_is_of_the_ranks_that_are_left(tmp_path: Path) -> None:
         SQUARES
         + """
 x = np.zeros(8)
-c = malt.Consensus(x, quorum=0.5, max_delay=100, adapt=False, rtol=1e-9, atol=0)
+c = malt.optimize.Consensus(x, quorum=0.5, max_delay=100, adapt=False, rtol=1e-9, atol=0)
 solve(c, x)
 c.exchange()
 malt.barrier()
@@ -328,7 +328,7 @@ def test_ranks_do_not_wait_for_one_that_has_closed_it(
         SQUARES
         + """
 x = np.zeros(8)
-c = malt.Consensus(x, rtol=1e-8, **options)
+c = malt.optimize.Consensus(x, rtol=1e-8, **options)
 agree(c, x, most=5 if rank == 1 else 10000)
 if rank == 1:
     c.close()
@@ -356,7 +356,7 @@ def test_a_value_that_is_not_finite_is_refused_on_all_ranks_which_then_go_on(
         SQUARES
         + """
 x = np.zeros(8)
-c = malt.Consensus(x, **options)
+c = malt.optimize.Consensus(x, **options)
 errors = []
 while not c.converged:
     solve(c, x)
@@ -387,7 +387,7 @@ def test_a_synchronous_round_names_the_rank_that_does_not_come_and_can_be_made_l
         SQUARES
         + """
 x = np.zeros(8)
-c = malt.Consensus(x, rtol=1e-8)
+c = malt.optimize.Consensus(x, rtol=1e-8)
 if rank == 0:
     solve(c, x)
     tell(error=error_of(c.exchange, timeout=0.3), rounds=c.rounds)

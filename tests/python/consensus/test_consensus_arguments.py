@@ -1,4 +1,4 @@
-"""Arguments of malt.Consensus that are refused, and a consensus of one rank."""
+"""Arguments of malt.optimize.Consensus that are refused, and a consensus of one rank."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BAD: list[tuple[str, list[str]]] = [
 
 
 def test_what_does_not_fit_is_refused_on_all_ranks(tmp_path: Path) -> None:
-    calls = "".join(f"error_of(lambda: malt.Consensus({call})),\n" for call, _ in BAD)
+    calls = "".join(f"error_of(lambda: malt.optimize.Consensus({call})),\n" for call, _ in BAD)
     result = run_job(
         tmp_path, 2, f"malt.init(timeout=60)\ntell(errors=[{calls}], one=error_of(bool))\n"
     )
@@ -49,10 +49,10 @@ def test_what_does_not_fit_is_refused_on_all_ranks(tmp_path: Path) -> None:
 def test_a_prox_that_returns_no_z_is_refused() -> None:
     with malt.init():
         x = np.ones(3)
-        c = malt.Consensus(x, prox=lambda v, step: v[:2])
+        c = malt.optimize.Consensus(x, prox=lambda v, step: v[:2])
         with pytest.raises(malt.ConfigError, match=r"returned an array of the shape \(2,\); z has"):
             c.exchange()
-        c = malt.Consensus(x, prox=lambda v, step: v / 0)
+        c = malt.optimize.Consensus(x, prox=lambda v, step: v / 0)
         with np.errstate(all="ignore"), pytest.raises(malt.ConfigError, match="not finite"):
             c.exchange()
 
@@ -61,23 +61,26 @@ def test_a_prox_that_returns_no_z_is_refused() -> None:
 def test_alone_a_process_finds_its_own_optimum(options: dict[str, Any]) -> None:
     with malt.init():
         x, goal = np.zeros(3), np.array([1.0, -2, 3])
-        c = malt.Consensus(x, rtol=1e-9, atol=1e-9, **options)
+        c = malt.optimize.Consensus(x, rtol=1e-9, atol=1e-9, **options)
         while not c.converged:
             x[:] = (goal + c.rho * c.target) / (1 + c.rho)
             c.exchange()
         assert np.allclose(c.z, goal)
         assert c.ranks == (0,)
-        own = malt.Consensus(x, ids=[4, 2, 9], **options)
+        own = malt.optimize.Consensus(x, ids=[4, 2, 9], **options)
         assert not own.is_shared.any()
         while not own.converged:
             own.exchange()
         assert np.array_equal(own.z, x)
-        assert repr(c) == f"<malt.Consensus {c._name!r}, {c.rounds} rounds>"
+        assert repr(c) == f"<malt.optimize.Consensus {c._name!r}, {c.rounds} rounds>"
 
 
 def test_a_wrong_timeout_is_refused_and_closing_after_the_job_is_quiet() -> None:
     with malt.init():
-        consensuses = [malt.Consensus(np.ones(2)), malt.Consensus(np.ones(2), max_delay=1)]
+        consensuses = [
+            malt.optimize.Consensus(np.ones(2)),
+            malt.optimize.Consensus(np.ones(2), max_delay=1),
+        ]
         for c in consensuses:
             for wrong in ("abc", -1, float("nan")):
                 with pytest.raises(malt.ConfigError, match=r"timeout is .*; it must be a"):
@@ -92,7 +95,7 @@ def test_multipliers_stay_as_they_are_when_rho_changes() -> None:
     with malt.init():
         x, changes = np.zeros(3), 0
         goal = np.array([1.0, -20, 300])
-        c = malt.Consensus(x, rho=1e-4, prox=lambda v, step: v / (1 + step))
+        c = malt.optimize.Consensus(x, rho=1e-4, prox=lambda v, step: v / (1 + step))
         while not c.converged:
             x[:] = (goal + c.rho * c.target) / (1 + c.rho)
             w, rho = x + c.u, c.rho

@@ -1,4 +1,4 @@
-"""How rounds of malt.Consensus end: inexact solvers, constraints, closing, an x that stays."""
+"""Ends of rounds of malt.optimize.Consensus: inexact solvers, constraints, closing, and x."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run(directory: Path, size: int, body: str, *given: str, **named: Any) -> Res
 INEXACT = """
 def solve(wanted, **options):
     x = np.zeros(np.shape(wanted))
-    c = malt.Consensus(x, **options)
+    c = malt.optimize.Consensus(x, **options)
     while not c.converged and c.rounds < 9000:
         for _ in range(3):
             x -= 0.003 * (x - wanted + c.rho * c.is_shared * (x - c.target))
@@ -57,7 +57,7 @@ def test_rounds_of_an_inexact_solver_do_not_end_while_x_moves(
 def test_alone_the_rounds_end_when_the_solver_stays(options: dict[str, Any]) -> None:
     with malt.init():
         x, wanted = np.zeros(2), np.array([1.0, 100])
-        c = malt.Consensus(x, **options)
+        c = malt.optimize.Consensus(x, **options)
         while not c.converged:
             x -= 0.01 * (x - wanted + c.rho * c.is_shared * (x - c.target))
             c.exchange()
@@ -67,7 +67,7 @@ def test_alone_the_rounds_end_when_the_solver_stays(options: dict[str, Any]) -> 
 def test_norms_that_overflow_do_not_count_as_small() -> None:
     with malt.init(), np.errstate(over="ignore"):
         x = np.ones(3, np.float32)
-        c = malt.Consensus(x, prox=lambda v, step: v / 2)
+        c = malt.optimize.Consensus(x, prox=lambda v, step: v / 2)
         for scale in (1e20, 2e20, 4e20, 8e20):
             x[:] = scale
             c.exchange()
@@ -81,7 +81,7 @@ def test_constraints_without_a_common_solution_are_an_error_on_all_ranks(tmp_pat
         """
 def solve(bound, steep=0.0, rho=1.0):
     x = np.zeros(2)
-    c = malt.Consensus(x, rho=rho)
+    c = malt.optimize.Consensus(x, rho=rho)
     while not c.converged and c.rounds < 1000:
         near = (steep * (1e3 if rank else -1e3) + c.rho * c.target) / (steep + c.rho)
         x[:] = np.maximum(near, 1) if rank else np.minimum(near, bound)
@@ -108,7 +108,7 @@ def test_functions_far_steeper_than_rho_are_not_infeasible(tmp_path: Path) -> No
         2,
         """
 x, steep = np.zeros(2), 1e14
-c = malt.Consensus(x)
+c = malt.optimize.Consensus(x)
 while not c.converged and c.rounds < 1000:
     x[:] = (steep * np.array([1.0, 2.0]) * (rank + 1) + c.rho * c.target) / (steep + c.rho)
     c.exchange()
@@ -124,7 +124,7 @@ HELD = """
 from malt._consensus import rounds
 
 x, reads = np.zeros(2), []
-c = malt.Consensus(x, max_delay=3, adapt=False, rtol=1e-9, atol=1e-9)
+c = malt.optimize.Consensus(x, max_delay=3, adapt=False, rtol=1e-9, atol=1e-9)
 
 def solve():
     x[:] = (np.array([1.0, 5]) * (rank + 1) + c.rho * c.target) / (1 + c.rho)
@@ -213,7 +213,7 @@ def wait_noted(self, limit):
     return wait(self, limit)
 
 rounds.Asynchronous._keep, rounds.Asynchronous._await_updates = slow, wait_noted
-c = malt.Consensus(x, max_delay=1, adapt=False, rtol=1e-9, atol=1e-9)
+c = malt.optimize.Consensus(x, max_delay=1, adapt=False, rtol=1e-9, atol=1e-9)
 
 def go_on():
     x[:] = (np.array([1.0, 5]) * (rank + 1) + c.rho * c.target) / (1 + c.rho)
@@ -247,7 +247,7 @@ def test_no_word_replaces_another(tmp_path: Path) -> None:
         3,
         """
 x = np.zeros(1)
-c = malt.Consensus(x, max_delay=3)
+c = malt.optimize.Consensus(x, max_delay=3)
 if rank == 0:
     x[:] = np.nan
     tell(error=error_of(c.exchange))
@@ -281,7 +281,7 @@ make = rounds.Asynchronous._make_round
 if rank:
     rounds.Asynchronous._make_round = lambda self: make(self) and False
 x = np.zeros(1)
-c = malt.Consensus(x, max_delay=0, adapt=False)
+c = malt.optimize.Consensus(x, max_delay=0, adapt=False)
 while not c.converged:
     x[:] = (rank + c.rho * c.target) / (1 + c.rho)
     c.exchange(timeout=5)
@@ -295,7 +295,7 @@ def test_an_x_that_no_round_changes_is_a_warning(caplog: pytest.LogCaptureFixtur
     with malt.init():
         for is_rebound in (False, True):
             x = np.zeros(3)
-            c = malt.Consensus(x)
+            c = malt.optimize.Consensus(x)
             while not c.converged:
                 if is_rebound:
                     x = x + 1
@@ -316,7 +316,7 @@ from malt._consensus import arguments
 
 arguments._PIECE = 4
 ids = np.array([[9, 3, 0, 12], [4, 12, 3, 21]][rank], np.uint8)
-c = malt.Consensus(np.full(4, 1.0 + rank), ids=ids)
+c = malt.optimize.Consensus(np.full(4, 1.0 + rank), ids=ids)
 tell(shared=c.is_shared.tolist(), z=c.z)
 """,
     )
@@ -335,7 +335,7 @@ def test_rho_becomes_what_the_curvature_of_the_functions_needs(
         """
 for curvature in (1e-5, 1, 1e5):    # of functions whose sum is least at 2
     x = np.zeros(1)
-    c = malt.Consensus(x, rtol=1e-4, atol=1e-9, **options)
+    c = malt.optimize.Consensus(x, rtol=1e-4, atol=1e-9, **options)
     while not c.converged and c.rounds < 300:
         x[:] = (curvature * (1 + 2 * rank) + c.rho * c.target) / (curvature + c.rho)
         c.exchange()

@@ -1,4 +1,4 @@
-"""malt.Consensus: what an interrupt at any moment of a round leaves."""
+"""malt.optimize.Consensus: what an interrupt at any moment of a round leaves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ malt.init(timeout=60)
 
 def train(interrupts):
     x = np.zeros(3)
-    c = malt.Consensus(x, rho=2.0)
+    c = malt.optimize.Consensus(x, rho=2.0)
     at, most, rounds = 0, 0, 400
     while c.rounds < rounds:
         target, made = np.arange(3.0) * (rank + 1), c.rounds
@@ -54,7 +54,7 @@ def test_asynchronous_rounds_that_are_interrupted_still_end_together(tmp_path: P
 from interrupts import Moments
 malt.init(timeout=5)
 x = np.zeros(2)
-c = malt.Consensus(x, rho=2.0, quorum=1.0, max_delay=1, rtol=1e-5)  # on a busy machine too
+c = malt.optimize.Consensus(x, rho=2.0, quorum=1.0, max_delay=1, rtol=1e-5)  # on a busy machine too
 at, most, wrong = 0, 0, []
 for phase in range(60):
     while True:

@@ -70,7 +70,7 @@ def dense(x: Any) -> npt.NDArray[np.float64]:
     return np.asarray(x.toarray() if sparse.issparse(x) else x, dtype=np.float64)
 
 
-def assert_all_rows(data: malt.Data, dtype: str = "float64") -> None:
+def assert_all_rows(data: malt.data.Data, dtype: str = "float64") -> None:
     assert data.X.dtype == dtype
     np.testing.assert_array_equal(dense(data.X), CSR.toarray().astype(dtype))
     np.testing.assert_array_equal(data.y, LABELS)

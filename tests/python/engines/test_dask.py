@@ -186,9 +186,9 @@ def test_linear_model_fits_partitions_where_they_lie(dask_client: Any, kind: str
         frame = frames.from_pandas(pandas.DataFrame(rows).assign(label=labels), npartitions=6)
         X, y = frame.drop(columns="label"), frame["label"]
     X, y = dask_client.persist((X, y))
-    model = malt.LogisticRegression(tol=1e-9)
+    model = malt.learn.LogisticRegression(tol=1e-9)
     assert malt_dask.fit(dask_client, model, X, y) is model
-    alone = malt.LogisticRegression(tol=1e-9).fit(rows, labels)
+    alone = malt.learn.LogisticRegression(tol=1e-9).fit(rows, labels)
     np.testing.assert_allclose(model.coef_, alone.coef_, rtol=1e-3)
     assert model.score(rows, labels) > 0.98
 
@@ -198,4 +198,4 @@ def test_partitions_that_differ_are_refused(dask_client: Any) -> None:
     table = pandas.DataFrame({"x": range(10), "y": range(10)})
     X, y = (frames.from_pandas(table, npartitions=count) for count in (2, 3))
     with pytest.raises(malt.ConfigError, match="have 2, 3 partitions"):
-        malt_dask.fit(dask_client, malt.Ridge(), X[["x"]], y["y"])
+        malt_dask.fit(dask_client, malt.learn.Ridge(), X[["x"]], y["y"])

@@ -26,7 +26,7 @@ except malt.ConfigError as error: print(error)
 
 def test_function_finds_its_job_and_leaves_nothing_behind() -> None:
     before = dict(os.environ)
-    with malt.Rendezvous(1) as rendezvous:
+    with malt.jobs.Rendezvous(1) as rendezvous:
         for _ in range(2):
             assert ranks_here.run(rendezvous.environ(0), 5, joined, ["a"], {"b": 1}) == ("a", 1, 1)
     assert dict(os.environ) == before
@@ -41,7 +41,7 @@ def joined(a: str, *, b: int) -> tuple[str, int, int]:
 
 
 def test_second_rank_in_one_process_is_refused() -> None:
-    with malt.Rendezvous(1) as rendezvous, malt.Rendezvous(1) as other:
+    with malt.jobs.Rendezvous(1) as rendezvous, malt.jobs.Rendezvous(1) as other:
         with pytest.raises(malt.ConfigError, match="a process can be one rank only"):
             ranks_here.run(
                 rendezvous.environ(0), 5, ranks_here.run, [other.environ(0), 5, joined, ["a"]]
@@ -59,7 +59,7 @@ def test_function_is_stopped_in_its_thread_and_the_process_can_be_a_rank_again()
         while True:
             time.sleep(0.01)
 
-    with malt.Rendezvous(1) as rendezvous:
+    with malt.jobs.Rendezvous(1) as rendezvous:
 
         def work() -> None:
             with pytest.raises(ranks_here.StoppedError, match="another rank of the job"):
@@ -77,7 +77,7 @@ def test_function_is_stopped_in_its_thread_and_the_process_can_be_a_rank_again()
 
 
 def test_ranks_of_different_versions_are_refused() -> None:
-    with malt.Rendezvous(2) as rendezvous:
+    with malt.jobs.Rendezvous(2) as rendezvous:
         ranks = [
             subprocess.Popen(
                 [sys.executable, "-c", DIFFERS, *version],

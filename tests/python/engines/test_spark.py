@@ -92,10 +92,10 @@ def test_linear_model_fits_the_partitions_of_a_dataframe(spark_session: Any) -> 
     labels = np.sign(rows @ [1.0, -2.0])
     table = [(float(a), float(b), float(label)) for (a, b), label in zip(rows, labels, strict=True)]
     frame = spark_session.createDataFrame(table, ["a", "b", "label"])
-    model = malt.LogisticRegression(tol=1e-9)
+    model = malt.learn.LogisticRegression(tol=1e-9)
     fitted = malt_spark.Distributor(2).fit(model, frame, features=["a", "b"], label="label")
     assert fitted is model
-    alone = malt.LogisticRegression(tol=1e-9).fit(rows, labels)
+    alone = malt.learn.LogisticRegression(tol=1e-9).fit(rows, labels)
     np.testing.assert_allclose(model.coef_, alone.coef_, rtol=1e-3)
     malt_spark.Distributor(2).fit(model, frame, features="a", label="label")
     assert model.coef_.shape == (1, 1)

@@ -1,4 +1,4 @@
-"""malt.MatrixFactorization: what it learns, alone and in a job, and what it refuses."""
+"""malt.learn.MatrixFactorization: what it learns, alone and in a job, and what it refuses."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def held_out() -> tuple[Arrays, Arrays]:
 
 def model(**parameters: Any) -> Any:
     given = {"n_factors": 8, "n_epochs": 40, "lr": 0.05, "reg": 0.01, "random_state": 0}
-    return malt.MatrixFactorization(**{**given, "shape": SHAPE, **parameters})
+    return malt.learn.MatrixFactorization(**{**given, "shape": SHAPE, **parameters})
 
 
 def same(a: Any, b: Any) -> bool:
@@ -203,7 +203,7 @@ def test_ranks_learn_together_what_one_learns_alone(tmp_path: Path) -> None:
         """
 malt.init()
 users, items, values = np.load("train.npz").values()
-make = lambda **more: malt.MatrixFactorization(**{**parameters, **more})
+make = lambda **more: malt.learn.MatrixFactorization(**{**parameters, **more})
 by_rating = slice(rank, None, size)
 by_user = users % size == rank
 for name, mine in (("by_rating", by_rating), ("by_user", by_user)):
@@ -298,7 +298,7 @@ sys.modules["sklearn"] = None
 import malt
 assert "MatrixFactorization" in dir(malt)
 try:
-    malt.MatrixFactorization
+    malt.learn.MatrixFactorization
 except ImportError as error:
     print(error)
 """

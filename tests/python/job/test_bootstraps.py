@@ -20,7 +20,7 @@ import os, pathlib, sys, time
 import numpy as np
 import malt
 
-class ByFiles(malt.Bootstrap):
+class ByFiles(malt.jobs.Bootstrap):
     def __init__(self, rank, size):
         self.rank, self.size, self.round, self.ended = rank, size, 0, ""
     def allgather(self, data, timeout):
@@ -80,7 +80,7 @@ print(malt.size(), v.array[0], mine.ended)
 
 
 def test_bootstrap_is_refused_in_a_process_that_is_in_a_job(alone: None) -> None:
-    with malt.Rendezvous(1) as rendezvous:
+    with malt.jobs.Rendezvous(1) as rendezvous:
         with pytest.raises(malt.ConfigError, match=r"already, as rank 0 of 1; .*malt.finalize\(\)"):
             malt.init(bootstrap=rendezvous.environ(0))
         malt.finalize()
@@ -88,7 +88,7 @@ def test_bootstrap_is_refused_in_a_process_that_is_in_a_job(alone: None) -> None
             assert malt.size() == 1
 
 
-class ShortBootstrap(malt.Bootstrap):
+class ShortBootstrap(malt.jobs.Bootstrap):
     """Rank `rank` of 2, from whose allgather one part is missing."""
 
     size = 2
@@ -110,7 +110,7 @@ class ShortBootstrap(malt.Bootstrap):
 @pytest.mark.parametrize(
     ("bootstrap", "says"),
     [
-        ("mpi", r"takes a malt.Bootstrap, or the variables .*, not builtins.str"),
+        ("mpi", r"takes a malt.jobs.Bootstrap, or the variables .*, not builtins.str"),
         ({"RANK": "1"}, "MALT_RENDEZVOUS is not among those given"),
         (ShortBootstrap(2), "the bootstrap's rank 2 is not one of its 2"),
     ],
@@ -144,7 +144,7 @@ except malt.Error as error:
 
 
 def test_processes_of_a_drivers_rendezvous_join_by_their_environment(tmp_path: Path) -> None:
-    with malt.Rendezvous(3) as rendezvous:
+    with malt.jobs.Rendezvous(3) as rendezvous:
         environs = [rendezvous.environ(rank) for rank in range(3)]
         with started(tmp_path, JOIN, environs) as ranks:
             assert outputs(ranks) == [f"rank {rank} of 3\n" for rank in range(3)]
@@ -153,7 +153,7 @@ def test_processes_of_a_drivers_rendezvous_join_by_their_environment(tmp_path: P
 
 def test_rank_that_the_driver_gives_up_is_named_at_once(tmp_path: Path) -> None:
     start = time.monotonic()
-    with malt.Rendezvous(3) as rendezvous:
+    with malt.jobs.Rendezvous(3) as rendezvous:
         environs = [rendezvous.environ(rank) for rank in range(2)]
         with started(tmp_path, JOIN, environs) as ranks:
             rendezvous.fail(2)
@@ -165,7 +165,7 @@ def test_rank_that_the_driver_gives_up_is_named_at_once(tmp_path: Path) -> None:
 
 def test_ranks_that_wait_when_the_driver_ends_get_an_error(tmp_path: Path) -> None:
     with (
-        malt.Rendezvous(2) as rendezvous,
+        malt.jobs.Rendezvous(2) as rendezvous,
         started(tmp_path, JOIN, [rendezvous.environ(0)]) as ranks,
     ):
         while not rendezvous._server.has_ranks():
@@ -178,17 +178,20 @@ def test_ranks_that_wait_when_the_driver_ends_get_an_error(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: malt.Rendezvous(0), "size is 0; it must be a whole number from 1 to 1048576"),
-        (lambda: malt.Rendezvous(1.5), "size is 1.5; it must be"),  # type: ignore[arg-type]
-        (lambda: malt.Rendezvous(2, host="\ud800"), "UTF-8 cannot encode"),
-        (lambda: malt.Rendezvous(2, port=2**70), f"port is {2**70}; it must be a whole number"),
-        (lambda: malt.Rendezvous(2, host="192.0.2.1"), "cannot listen at 192.0.2.1"),
+        (lambda: malt.jobs.Rendezvous(0), "size is 0; it must be a whole number from 1 to 1048576"),
+        (lambda: malt.jobs.Rendezvous(1.5), "size is 1.5; it must be"),  # type: ignore[arg-type]
+        (lambda: malt.jobs.Rendezvous(2, host="\ud800"), "UTF-8 cannot encode"),
+        (
+            lambda: malt.jobs.Rendezvous(2, port=2**70),
+            f"port is {2**70}; it must be a whole number",
+        ),
+        (lambda: malt.jobs.Rendezvous(2, host="192.0.2.1"), "cannot listen at 192.0.2.1"),
     ],
 )
 def test_impossible_rendezvous_is_refused(call: object, says: str) -> None:
     with pytest.raises(malt.ConfigError, match=says):
         call()  # type: ignore[operator]
-    with malt.Rendezvous(2) as rendezvous, pytest.raises(malt.ConfigError, match="job's 2"):
+    with malt.jobs.Rendezvous(2) as rendezvous, pytest.raises(malt.ConfigError, match="job's 2"):
         rendezvous.environ(2)
 
 
@@ -213,7 +216,7 @@ if malt.rank() == 0:
 else:
     time.sleep(3)
 """
-    with malt.Rendezvous(2) as rendezvous:
+    with malt.jobs.Rendezvous(2) as rendezvous:
         environs = [rendezvous.environ(rank) for rank in range(2)]
         with started(tmp_path, body, environs) as ranks:
             assert outputs(ranks)[0] == "ended True\n"

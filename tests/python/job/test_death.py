@@ -313,7 +313,7 @@ def test_callback_hears_of_each_new_epoch_in_the_main_thread(tmp_path: Path) -> 
         """
 malt.init(timeout=60)
 heard = []
-@malt.on_change
+@malt.jobs.on_change
 def note(epoch, alive):
     heard.append((epoch, alive, threading.current_thread() is threading.main_thread()))
 w = np.zeros(1)
@@ -327,7 +327,7 @@ try:
     malt.barrier()
 finally:
     tell(heard=list(heard))
-malt.on_change(lambda epoch, alive: 1 / 0)
+malt.jobs.on_change(lambda epoch, alive: 1 / 0)
 malt.barrier()
 if rank == 1: malt.finalize(), sys.exit()
 tell(error=error_of(malt.barrier) or error_of(time.sleep, 10))

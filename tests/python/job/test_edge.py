@@ -1,4 +1,4 @@
-"""malt.Edge: arrays from one rank to one other, in order, each once."""
+"""malt.messages.Edge: arrays from one rank to one other, in order, each once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ JOB = """
 malt.init(timeout=60)
 
 # Arrays of any shape and dtype
-edge = malt.Edge(2, 0, capacity=800, depth=2)
+edge = malt.messages.Edge(2, 0, capacity=800, depth=2)
 sent = [np.arange(100.0), np.zeros((0, 3), np.int8), np.array(7, np.uint16), np.array([[True]]),
         np.arange(12, dtype=np.complex64).reshape(3, 4)[:, ::2], np.asfortranarray(np.eye(3)[:2])]
 if rank == 2:
@@ -32,7 +32,7 @@ if rank == 0:
     tell(came=[edge.receive() for _ in sent], sent=sent)
 
 # Nothing is lost or comes twice, however far the sender is ahead
-edge = malt.Edge(0, 1, depth=3)
+edge = malt.messages.Edge(0, 1, depth=3)
 if rank == 0:
     for i in range(2000):
         edge.send(np.full(i % 7, i))
@@ -40,7 +40,7 @@ if rank == 1:
     tell(order=[edge.receive().tolist() for _ in range(2000)])
 
 # An array is copied: the sender may change it
-held = malt.Edge(0, 1)
+held = malt.messages.Edge(0, 1)
 if rank == 0:
     array = np.zeros(3)
     held.send(array)
@@ -51,11 +51,12 @@ if rank == 1:
     tell(kept=held.receive().tolist())
 
 # What is wrong
+Edge = malt.messages.Edge
 tell(wrong=[
-    error_of(malt.Edge, 0, 3), error_of(malt.Edge, 1, 1), error_of(malt.Edge, 0, 1, depth=0),
-    error_of(malt.Edge, 0, 1, capacity=2.5), error_of(malt.Edge, 0, 1, capacity=rank + 1),
-    error_of(malt.Edge, 0, 1, capacity=1 << 44), error_of(malt.Edge, 0, 1, capacity=1 << 64),
-    error_of(malt.Edge, 0, 1, depth=1 << 31),
+    error_of(Edge, 0, 3), error_of(Edge, 1, 1), error_of(Edge, 0, 1, depth=0),
+    error_of(Edge, 0, 1, capacity=2.5), error_of(Edge, 0, 1, capacity=rank + 1),
+    error_of(Edge, 0, 1, capacity=1 << 44), error_of(Edge, 0, 1, capacity=1 << 64),
+    error_of(Edge, 0, 1, depth=1 << 31),
 ])
 if rank == 0:
     tell(here=[
@@ -72,7 +73,7 @@ if rank < 2:
 
 
 # One end closes: what was sent is received first
-last = malt.Edge(0, 1)
+last = malt.messages.Edge(0, 1)
 if rank == 0:
     last.send([5])
     last.close()
@@ -81,7 +82,7 @@ if rank == 1:
 malt.barrier()
 
 # An edge waits in one thread while another uses the job
-waiting = malt.Edge(0, 1)
+waiting = malt.messages.Edge(0, 1)
 if rank == 1:
     came = []
     thread = threading.Thread(target=lambda: came.append(waiting.receive().tolist()))
@@ -95,7 +96,7 @@ if rank == 1:
 malt.barrier()
 
 # Two threads receive from one edge
-shared = malt.Edge(0, 1)
+shared = malt.messages.Edge(0, 1)
 if rank == 0:
     for i in range(3000):
         shared.send(np.full(1, i, np.int64 if i % 2 else np.float64))
@@ -116,7 +117,7 @@ if rank == 1:
 malt.barrier()
 
 # An edge is closed in a wait
-waited = malt.Edge(0, 1)
+waited = malt.messages.Edge(0, 1)
 if rank == 1:
     errors = []
     thread = threading.Thread(target=lambda: errors.append(error_of(waited.receive)))
@@ -220,7 +221,7 @@ def test_a_receiver_learns_that_another_thread_has_closed_the_edge(job: Result) 
 def test_a_sender_waits_for_a_slot_no_longer_than_the_time_limit(tmp_path: Path) -> None:
     body = """
 malt.init(timeout=2)
-edge = malt.Edge(0, 1, depth=1)
+edge = malt.messages.Edge(0, 1, depth=1)
 if rank == 0:
     edge.send(1)
     tell(full=error_of(edge.send, 2))
@@ -243,7 +244,7 @@ def test_tensors_can_be_sent(tmp_path: Path) -> None:
     body = """
 import torch
 malt.init(timeout=60)
-edge = malt.Edge(0, 1)
+edge = malt.messages.Edge(0, 1)
 if rank == 0:
     edge.send(torch.arange(6.0, requires_grad=True).reshape(2, 3).T)
     lazy = torch.tensor([1 + 2j]).conj()
@@ -278,7 +279,7 @@ def test_a_shape_must_fit_the_body_and_memory(shape: tuple[int, ...]) -> None:
 def test_a_dead_sender_is_named_once_all_that_it_sent_has_come(tmp_path: Path) -> None:
     body = """
 malt.init(timeout=60)
-edge = malt.Edge(0, 1, depth=4)
+edge = malt.messages.Edge(0, 1, depth=4)
 if rank == 0:
     for i in range(3):
         edge.send(i)

@@ -53,21 +53,21 @@ WAITING = ("stopped", "slow")
 VECTOR = "v = malt.vector(np.full(2, 10.0 ** rank))"
 TO_2 = "policy='queue', depth=1, graph=malt.Graph([(0, 2), (1, 2), (2, 0), (2, 1)])"
 QUEUE = f"q = malt.vector(np.zeros(1), {TO_2}); q.scatter()"
-FRONTIER = f"{VECTOR}; f = malt.Frontier([v]); v.scatter()"
+FRONTIER = f"{VECTOR}; f = malt.types.Frontier([v]); v.scatter()"
 SPARSE = (
     "s = malt.sparse_vector(10, capacity=4); s.set([rank], [1.0]); s.scatter(); "
     "s.gather(malt.SUM, staleness=0)"
 )
-EDGE = "to, back = malt.Edge(0, 2, depth=1), malt.Edge(2, 0)"
-SHARED = "sums = malt.Shared(np.zeros(3)); sums.array += rank"
-CONSENSUS = "c = malt.Consensus(np.full(2, 1.0 + rank){}); c.exchange(timeout=60)"
+EDGE = "to, back = malt.messages.Edge(0, 2, depth=1), malt.messages.Edge(2, 0)"
+SHARED = "sums = malt.ps.Shared(np.zeros(3)); sums.array += rank"
+CONSENSUS = "c = malt.optimize.Consensus(np.full(2, 1.0 + rank){}); c.exchange(timeout=60)"
 
 JOB = {
     "init": Row("malt.init", "malt.init(timeout=limit)", is_first=True),
     "barrier": Row("malt.barrier", "malt.barrier()"),
     "finalize": Row("malt.finalize", "malt.finalize()", goes_on=WAITING),
-    "leave": Row("malt.leave", "malt.leave()", goes_on=WAITING),
-    "Job": Row("malt.Job.leave", "job.leave()", goes_on=WAITING),
+    "leave": Row("malt.jobs.leave", "malt.jobs.leave()", goes_on=WAITING),
+    "Job": Row("malt.jobs.Job.leave", "job.leave()", goes_on=WAITING),
     "allreduce": Row("malt.allreduce", "got = malt.allreduce(rank, malt.SUM)", survives=1),
     "broadcast": Row("malt.broadcast", "got = malt.broadcast(rank, 0)", survives=0),
     "broadcast of rank 2": Row("malt.broadcast", "malt.broadcast(rank, 2)"),
@@ -87,7 +87,7 @@ JOB = {
         survives=11.0,
     ),
     "wait_for": Row("malt.Vector.wait_for", "v.wait_for(1)", f"{VECTOR}; rank == 2 or v.scatter()"),
-    "Frontier": Row("malt.Frontier.wait_for", "v.scatter(); f.wait_for(2)", FRONTIER),
+    "Frontier": Row("malt.types.Frontier.wait_for", "v.scatter(); f.wait_for(2)", FRONTIER),
     "sparse gather": Row("malt.Sparse.gather", "s.scatter(); s.gather(staleness=0)", SPARSE),
     "sparse scatter": Row(
         "malt.Sparse.scatter",
@@ -95,23 +95,23 @@ JOB = {
         f"s = malt.sparse_vector(9, capacity=4, {TO_2}); s.scatter()",
     ),
     "sparse wait_for": Row("malt.Sparse.wait_for", "s.scatter(); s.wait_for(2)", SPARSE),
-    "Edge": Row("malt.Edge", "malt.Edge(0, 1)"),
-    "Edge to rank 2": Row("malt.Edge", "malt.Edge(0, 2)"),
+    "Edge": Row("malt.messages.Edge", "malt.messages.Edge(0, 1)"),
+    "Edge to rank 2": Row("malt.messages.Edge", "malt.messages.Edge(0, 2)"),
     "send": Row(
-        "malt.Edge.send",
+        "malt.messages.Edge.send",
         "to.send(np.ones(3)) if rank == 0 else to.receive()",
         f"{EDGE}; rank == 0 and to.send(np.ones(3))",
         (0,),
     ),
     "receive": Row(
-        "malt.Edge.receive",
+        "malt.messages.Edge.receive",
         "back.receive(timeout=limit) if rank == 0 else back.send(np.ones(3))",
         EDGE,
         (0,),
     ),
     "schedule": Row(
-        "malt.schedule.run",
-        "malt.schedule.run(Program(), length=1, rounds=3)",
+        "malt.optimize.schedule.run",
+        "malt.optimize.schedule.run(Program(), length=1, rounds=3)",
         """
 class Program:
     def schedule(self, ranks): return list(range(ranks))
@@ -120,8 +120,8 @@ class Program:
 """,
     ),
     "schedule, in a round": Row(
-        "malt.schedule.run",
-        "malt.schedule.run(Program(), length=1, rounds=3)",
+        "malt.optimize.schedule.run",
+        "malt.optimize.schedule.run(Program(), length=1, rounds=3)",
         """
 class Program:
     def schedule(self, ranks): return list(range(ranks))
@@ -130,7 +130,7 @@ class Program:
             time.sleep(0.1)
         return [float(part)]
     def pull(self, results): pass
-malt.schedule.run(Program(), length=1, rounds=3)
+malt.optimize.schedule.run(Program(), length=1, rounds=3)
 """,
     ),
 }
@@ -148,21 +148,24 @@ DATA = {
     ),
     "shard": Row("malt.shard", "malt.shard(range(12), chunk=2)"),
     "loop over a shard": Row(
-        "malt.Shard",
+        "malt.data.Shard",
         "got = sum(len(part) for part in chunks)",
         "chunks = malt.shard(range(12), chunk=2)",
     ),
-    "Shared": Row("malt.Shared", "malt.Shared(np.zeros(3))"),
-    "Shared.exchange": Row("malt.Shared.exchange", "sums.exchange(staleness=0)", SHARED),
+    "Shared": Row("malt.ps.Shared", "malt.ps.Shared(np.zeros(3))"),
+    "Shared.exchange": Row("malt.ps.Shared.exchange", "sums.exchange(staleness=0)", SHARED),
     "Shared.drain": Row(
-        "malt.Shared.drain", "sums.drain(); got = sums.array.tolist()", SHARED, survives=[1.0] * 3
+        "malt.ps.Shared.drain",
+        "sums.drain(); got = sums.array.tolist()",
+        SHARED,
+        survives=[1.0] * 3,
     ),
-    "Consensus": Row("malt.Consensus", "malt.Consensus(np.ones(2))"),
+    "Consensus": Row("malt.optimize.Consensus", "malt.optimize.Consensus(np.ones(2))"),
     "Consensus.exchange": Row(
-        "malt.Consensus.exchange", "c.exchange(timeout=limit)", CONSENSUS.format("")
+        "malt.optimize.Consensus.exchange", "c.exchange(timeout=limit)", CONSENSUS.format("")
     ),
     "asynchronous Consensus.exchange": Row(
-        "malt.Consensus.exchange",
+        "malt.optimize.Consensus.exchange",
         "c.x += 1; c.exchange(timeout=limit)",
         CONSENSUS.format(", quorum=1.0, max_delay=1"),
     ),
@@ -210,7 +213,7 @@ TABLES = {
 }
 
 ROWS_XY = "X = np.random.default_rng(0).normal(size=(60, 4)); y = (X[:, 0] > 0).astype(int)"
-PARTIAL = f"{ROWS_XY}; model = malt.SGDClassifier(); model.partial_fit(X, y, classes=[0, 1])"
+PARTIAL = f"{ROWS_XY}; model = malt.learn.SGDClassifier(); model.partial_fit(X, y, classes=[0, 1])"
 
 
 def _fits(names: str, given: str) -> dict[str, Row]:
@@ -225,34 +228,37 @@ ESTIMATORS = {
     **_fits("SGDRegressor Ridge LinearSVR Lasso ElasticNet", "X, X[:, 1]"),
     **_fits("LatentDirichletAllocation", "(X > 0).astype(int)"),
     "SGDClassifier.partial_fit": Row(
-        "malt.SGDClassifier.partial_fit", "model.partial_fit(X, y)", PARTIAL
+        "malt.learn.SGDClassifier.partial_fit", "model.partial_fit(X, y)", PARTIAL
     ),
     "SGDRegressor.partial_fit": Row(
-        "malt.SGDRegressor.partial_fit", "malt.SGDRegressor().partial_fit(X, X[:, 0])", ROWS_XY
+        "malt.learn.SGDRegressor.partial_fit",
+        "malt.learn.SGDRegressor().partial_fit(X, X[:, 0])",
+        ROWS_XY,
     ),
     "LatentDirichletAllocation.partial_fit": Row(
-        "malt.LatentDirichletAllocation.partial_fit malt.LatentDirichletAllocation.fit_transform",
-        "malt.LatentDirichletAllocation().partial_fit((X > 0).astype(int))",
+        "malt.learn.LatentDirichletAllocation.partial_fit "
+        "malt.learn.LatentDirichletAllocation.fit_transform",
+        "malt.learn.LatentDirichletAllocation().partial_fit((X > 0).astype(int))",
         ROWS_XY,
     ),
     "MatrixFactorization.fit": Row(
-        "malt.MatrixFactorization.fit",
-        "malt.MatrixFactorization().fit(pairs, X[:, 0])",
+        "malt.learn.MatrixFactorization.fit",
+        "malt.learn.MatrixFactorization().fit(pairs, X[:, 0])",
         f"{ROWS_XY}; pairs = np.stack([np.arange(60) % 6, np.arange(60) // 6], axis=1)",
     ),
     "MatrixFactorization.partial_fit": Row(
-        "malt.MatrixFactorization.partial_fit",
-        "malt.MatrixFactorization().partial_fit(pairs, X[:, 0])",
+        "malt.learn.MatrixFactorization.partial_fit",
+        "malt.learn.MatrixFactorization().partial_fit(pairs, X[:, 0])",
         f"{ROWS_XY}; pairs = np.stack([np.arange(60) % 6, np.arange(60) // 6], axis=1)",
     ),
     "wrap": Row(
-        "malt.wrap",
-        "malt.wrap(Naive()).fit(X, y)",
+        "malt.learn.wrap",
+        "malt.learn.wrap(Naive()).fit(X, y)",
         f"{ROWS_XY}; from sklearn.linear_model import Perceptron as Naive",
     ),
     "Chunks": Row(
-        "malt.Chunks malt.Chunks.survey",
-        "malt.SGDClassifier().fit(data)",
+        "malt.data.Chunks malt.data.Chunks.survey",
+        "malt.learn.SGDClassifier().fit(data)",
         """
 open(f"draft-{rank}", "w").write("1 1:1\\n0 2:1\\n" * 9)
 os.rename(f"draft-{rank}", "rows.svm")
@@ -446,10 +452,13 @@ IMPORT_TORCH = "import torch; torch.set_num_threads(1); malt.torch\n"
 
 # By topic: what the calls need to be imported, and their rows.
 TOPICS: dict[str, tuple[str, dict[str, Row]]] = {
-    "job": ("malt.vector, malt.schedule", JOB),
-    "data": ("malt.load_data, malt.Consensus", DATA),
+    "job": ("malt.vector, malt.optimize.schedule", JOB),
+    "data": ("malt.load_data, malt.optimize.Consensus", DATA),
     "tables": ("malt.ps", TABLES),
-    "estimators": ("malt.SGDClassifier, malt.Lasso, malt.LatentDirichletAllocation", ESTIMATORS),
+    "estimators": (
+        "malt.learn.SGDClassifier, malt.learn.Lasso, malt.learn.LatentDirichletAllocation",
+        ESTIMATORS,
+    ),
     "models": (f"{IMPORT_TORCH}torch.optim.SGD([torch.ones(1)], lr=1.0)", MODELS),
     "backend": (IMPORT_TORCH, BACKEND),
     "trees": ("malt.jax", TREES),
@@ -530,37 +539,39 @@ def test_call_ends_in_time_and_names_the_rank(
 
 # Public classes and functions that wait for no other rank, as patterns.
 WAITS_FOR_NOBODY = """
-malt.Bootstrap* malt.Rendezvous*
-malt.alive malt.epoch malt.leaving malt.on_change malt.rank malt.report malt.restarts malt.size
-malt.Codec malt.Fold malt.Gathered malt.Graph* malt.RANDOM malt.Route malt.Stats malt.TOP_K
-malt.TRIMMED_MEAN malt.Update malt.*Error malt.Job malt.Job.follow
-malt.Vector malt.Vector.await_update malt.Vector.clock_of malt.Vector.regroup malt.Vector.show
-malt.Sparse malt.Sparse.clear malt.Sparse.clock_of malt.Sparse.regroup malt.Sparse.set
-malt.Sparse.uses malt.Frontier malt.*.frontier malt.*.on_frontier malt.*.stats
-malt.Vector.close malt.Sparse.close malt.Consensus.close malt.Edge.close malt.Edge.leave
-malt.Shared.close malt.Shared.poll
-malt.Chunks.read malt.Data malt.Partition* malt.Restored malt.Shard.* malt.Traffic malt.partition
-malt.ElasticNet malt.Lasso malt.LatentDirichletAllocation malt.LinearSVC malt.LinearSVR
-malt.LogisticRegression malt.MatrixFactorization malt.Ridge malt.SGDClassifier malt.SGDRegressor
-malt.*.decision_function malt.*.perplexity malt.*.predict malt.*.predict_* malt.*.rmse malt.*.score
-malt.*.set_* malt.*.transform
+malt.jobs.Bootstrap* malt.jobs.Rendezvous*
+malt.alive malt.epoch malt.jobs.leaving malt.jobs.on_change malt.rank malt.report malt.jobs.restarts
+malt.size malt.types.Codec malt.types.Fold malt.types.Gathered malt.Graph* malt.RANDOM
+malt.types.Route malt.types.Stats malt.TOP_K malt.TRIMMED_MEAN malt.types.Update malt.*Error
+malt.jobs.Job malt.jobs.Job.follow malt.Vector malt.Vector.await_update malt.Vector.clock_of
+malt.Vector.regroup malt.Vector.show malt.Sparse malt.Sparse.clear malt.Sparse.clock_of
+malt.Sparse.regroup malt.Sparse.set malt.Sparse.uses malt.types.Frontier malt.*.frontier
+malt.*.on_frontier malt.*.stats malt.Vector.close malt.Sparse.close malt.optimize.Consensus.close
+malt.messages.Edge.close malt.messages.Edge.leave malt.ps.Shared.close malt.ps.Shared.poll
+malt.data.Chunks.read malt.data.Data malt.data.Partition* malt.types.Restored malt.data.Shard.*
+malt.data.Traffic malt.data.partition malt.learn.ElasticNet malt.learn.Lasso
+malt.learn.LatentDirichletAllocation malt.learn.LinearSVC malt.learn.LinearSVR
+malt.learn.LogisticRegression malt.learn.MatrixFactorization malt.learn.Ridge
+malt.learn.SGDClassifier malt.learn.SGDRegressor malt.*.decision_function malt.*.perplexity
+malt.*.predict malt.*.predict_* malt.*.rmse malt.*.score malt.*.set_* malt.*.transform
 malt.ps.AdaGrad* malt.ps.Add* malt.ps.Assign* malt.ps.FTRL* malt.ps.Momentum* malt.ps.Rule*
-malt.ps.SGD* malt.ps.Table.alive malt.ps.TableStats*
-malt.schedule.Program* malt.schedule.Result malt.schedule.independent
-malt.torch.Average malt.torch.Gossip malt.torch.keep_going malt.torch.*.close malt.torch.*.leave
+malt.ps.SGD* malt.ps.Table.alive malt.ps.TableStats* malt.optimize.schedule.Program*
+malt.optimize.schedule.Result malt.optimize.schedule.independent malt.torch.Average
+malt.torch.Gossip malt.torch.keep_going malt.torch.*.close malt.torch.*.leave
 malt.torch.*.*state_dict malt.torch.*.zero_grad malt.torch.Pipeline.parameters
 """
 # They start jobs on a cluster, and are not for the ranks of one.
 ENGINES = {"dask", "ray", "spark"}
+MODULES = (
+    *("data", "jax", "jobs", "learn", "messages", "optimize", "ps", "torch", "types"),
+    "optimize.schedule",
+)
 
 
 def _public_names() -> Iterator[str]:
     """Return the public functions, classes and methods, without those of other packages."""
     homes = {"malt": [name for name in dir(malt) if name[0] != "_" and name not in ENGINES]}
-    homes |= {
-        f"malt.{name}": importlib.import_module(f"malt.{name}").__all__
-        for name in ("jax", "ps", "schedule", "torch")
-    }
+    homes |= {f"malt.{name}": importlib.import_module(f"malt.{name}").__all__ for name in MODULES}
     found = {
         f"{home}.{name}": getattr(importlib.import_module(home), name)
         for home, names in homes.items()

@@ -48,7 +48,7 @@ def sum_over(vector: str) -> str:
         ("lambda: malt.broadcast([rank])", ["agree", "collective", "calls"], 5, "made == [0]"),
         ("malt.barrier", [""], 1, "made is None"),
         (
-            "lambda: malt.Edge(0, 1)",
+            "lambda: malt.messages.Edge(0, 1)",
             ["edge", "subgroup", "agree"],
             13,
             "(made.send([7]) is None if rank == 0 else made.receive() == [7], made.close())[0]",
@@ -138,7 +138,7 @@ def test_interrupted_receive_loses_no_array_and_keeps_no_other_thread_out(tmp_pa
     body = """
 from interrupts import interrupts
 malt.init(timeout=10)
-edge = malt.Edge(1, 0, depth=64)
+edge = malt.messages.Edge(1, 0, depth=64)
 if rank == 1:
     for number in range(200):
         edge.send(number)

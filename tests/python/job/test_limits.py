@@ -222,7 +222,7 @@ def files(): return len(os.listdir("/proc/self/fd"))
 malt.init(timeout=60, transport="shm")
 before = files()
 table = malt.ps.Table(100, 1)
-edge = malt.Edge(0, 1)
+edge = malt.messages.Edge(0, 1)
 tell(more=files() - before)
 malt.barrier()
 """,

@@ -100,8 +100,8 @@ v.gather(malt.AVG, staleness=0)
 # ---- Vectors that are made and never exchanged ---------------------------------------------------
 UNEXCHANGED = (
     "[0] rank 0 made {} and exchanged none, so it worked by itself: call scatter() and gather(), "
-    "or allreduce(), in the loop (of malt.torch and malt.wrap: step() or partial_fit(), perhaps "
-    "with a smaller every=)\n"
+    "or allreduce(), in the loop (of malt.torch and malt.learn.wrap: step() or partial_fit(), "
+    "perhaps with a smaller every=)\n"
 )
 MAKE = "malt.init(timeout=20); w = np.ones(3); v = malt.vector(w)\n"
 TRAIN_TORCH = """
@@ -153,9 +153,9 @@ model.predict(x)
         "malt.init(timeout=20); malt.shard(np.ones(8)); malt.allreduce(1)",
         "malt.init(timeout=20); chunks = malt.shard(np.ones(8), chunk=2)",
         "malt.init(timeout=20)\nfor rows in malt.shard(np.ones(8), chunk=2): pass",
-        ESTIMATOR.replace("CLASSIFIER", "malt.SGDClassifier()"),
+        ESTIMATOR.replace("CLASSIFIER", "malt.learn.SGDClassifier()"),
         "from sklearn.linear_model import SGDClassifier"
-        + ESTIMATOR.replace("CLASSIFIER", "malt.wrap(SGDClassifier())"),
+        + ESTIMATOR.replace("CLASSIFIER", "malt.learn.wrap(SGDClassifier())"),
         TRAIN_TORCH.replace("EVERY", "4") + "del average",
         TRAIN_TORCH.replace("EVERY", "5") + "average.allreduce()",
     ],

@@ -51,7 +51,7 @@ QUICK = {
     "sparse fold": lambda: s.gather(sparse_fold), "sparse stats": s.stats,
     "set": lambda: s.set([1, 2], [3, 4]), "read": lambda: (s.indices, s.values),
     "job": lambda: (malt.rank(), malt.size(), malt.alive(), malt.epoch()),
-    "on_change": lambda: malt.on_change(lambda epoch, alive: None),
+    "on_change": lambda: malt.jobs.on_change(lambda epoch, alive: None),
 }
 TOGETHER = {
     "allreduce": r.allreduce, "barrier": malt.barrier, "make": make,
@@ -128,7 +128,7 @@ CALLS = {
     "scatter": v.scatter, "gather": v.gather, "allreduce": v.allreduce, "close": v.close,
     "others": other.scatter, "set": lambda: s.set([3], [3]), "barrier": malt.barrier,
     "vector": lambda: malt.vector(np.zeros(3)), "save": lambda: malt.save("c", {"v": v}),
-    "finalize": malt.finalize, "leave": malt.leave,
+    "finalize": malt.finalize, "leave": malt.jobs.leave,
 }
 errors = {}
 

@@ -48,7 +48,7 @@ import malt
 from malt._job.job import call_at_new_epoch
 malt.init()
 def change(epoch, alive): raise malt.ConfigError("called back")
-malt.on_change(change)
+malt.jobs.on_change(change)
 call_at_new_epoch()
 """)
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)

@@ -25,7 +25,7 @@ from malt._words import no_attribute_of_pool
         ("broadcast_parameters", "malt.torch.average(model)"),
         ("DistributedOptimizer", "malt.torch.GradientExchange(model)"),
         ("DistributedDataParallel", "malt.torch.average(model)"),
-        ("send", "malt.Edge(src, dst)"),
+        ("send", "malt.messages.Edge(src, dst)"),
         ("Barrier", "malt.barrier"),
         ("get_rank", "malt.rank()"),
         ("get_world_size", "malt.size()"),
@@ -34,6 +34,8 @@ from malt._words import no_attribute_of_pool
         ("init_process_group", 'init_process_group("malt")'),
         ("MEAN", "malt.AVG"),
         ("halton", "malt.HALTON"),
+        ("Ridge", "malt.learn.Ridge"),
+        ("leave", "malt.jobs.leave"),
         ("run", "malt run -n 4"),
         ("DistributedSampler", "malt.shard(data)"),
         ("SparseVector", "malt.sparse_vector"),
@@ -102,6 +104,6 @@ class OnGpu:
 
 def test_calls_that_take_arrays_on_the_cpu_say_so_of_one_on_a_gpu(alone: None) -> None:
     with pytest.raises(malt.ConfigError, match=r"malt\.Shared takes an array on the CPU"):
-        malt.Shared(OnGpu())
+        malt.ps.Shared(OnGpu())
     with pytest.raises(malt.ConfigError, match="no number or array of numbers"):
         malt.allreduce(OnGpu())

@@ -50,7 +50,7 @@ def test_a_leaving_ranks_chunks_go_to_the_others(tmp_path: Path) -> None:
     header = "".join(f"{name} = {value!r}\n" for name, value in given.items())
     turn = "    for part in parts:\n"
     assert turn in TRAIN
-    loop = TRAIN.replace(turn, turn + "        if malt.leaving():\n            sys.exit()\n")
+    loop = TRAIN.replace(turn, turn + "        if malt.jobs.leaving():\n            sys.exit()\n")
     with start(tmp_path, 3, "1:3", script=header + loop) as job:
         while not (tmp_path / "taken-1-0").exists():
             assert not job.has_ended, job.output

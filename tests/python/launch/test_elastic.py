@@ -22,14 +22,14 @@ LOOP = """
 malt.init(timeout=20)
 w = np.full(10, float(rank))
 v = malt.vector(w)
-tell(pid=os.getpid(), start=v.iteration, late=malt.restarts(), left=False)
-while not flag_is_up("over") and not malt.leaving():
+tell(pid=os.getpid(), start=v.iteration, late=malt.jobs.restarts(), left=False)
+while not flag_is_up("over") and not malt.jobs.leaving():
     v.scatter()
     v.gather(malt.AVG)
     tell(at=v.iteration, alive=malt.alive())
     time.sleep(0.005)
-if malt.leaving():
-    malt.leave()
+if malt.jobs.leaving():
+    malt.jobs.leave()
     tell(left=True, error=error_of(malt.rank))
 """
 
@@ -96,7 +96,7 @@ malt.init(timeout=20)
 v = malt.vector(np.full(3, rank + 1.0), policy="queue", depth=2)
 if rank == 2:
     v.scatter()
-    malt.leave()
+    malt.jobs.leave()
     raise_flag("left")
     tell(mine=float(v.array[0]), sent=v.stats().sent)
     tell(errors=[error_of(call) for call in (malt.rank, malt.init, malt.barrier)])
@@ -114,7 +114,7 @@ else:
     assert (result.told[2]["mine"], result.told[2]["sent"]) == (3.0, 2)
     for error in result.told[2]["errors"]:
         assert error.kind == "ConfigError"
-        assert error.says("left the job for good (malt.leave())")
+        assert error.says("left the job for good (malt.jobs.leave())")
 
 
 def test_an_elastic_job_stops_when_too_few_are_left(tmp_path: Path) -> None:

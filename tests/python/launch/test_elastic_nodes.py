@@ -34,15 +34,15 @@ LOOP = """
 malt.init(timeout=20)
 v = malt.vector(np.full(10, float(rank)))
 at = {name: int(os.environ[f"MALT_{name.upper()}"]) for name in ("node_rank", "local_rank")}
-tell(pid=os.getpid(), start=v.iteration, late=malt.restarts(), **at)
-while not flag_is_up("over") and not malt.leaving():
+tell(pid=os.getpid(), start=v.iteration, late=malt.jobs.restarts(), **at)
+while not flag_is_up("over") and not malt.jobs.leaving():
     v.scatter()
     v.gather(malt.AVG)
     tell(at=v.iteration, alive=malt.alive())
     time.sleep(0.005)
 s = v.stats()
 tell(lost=s.sent - s.folded - s.overwritten - s.rejected - s.pending - s.to_dead,
-     left=malt.leaving())
+     left=malt.jobs.leaving())
 """
 
 

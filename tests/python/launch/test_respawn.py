@@ -20,8 +20,8 @@ w = np.full(3000, 1.0 + rank)
 v = malt.vector(w, policy=policy, depth=4)
 malt.barrier()
 tell(pid=os.getpid(), start=v.iteration)
-if malt.restarts():  # after the pid, for who waits for the flag and then kills
-    raise_flag(f"back-{rank}-{malt.restarts()}")
+if malt.jobs.restarts():  # after the pid, for who waits for the flag and then kills
+    raise_flag(f"back-{rank}-{malt.jobs.restarts()}")
 while v.iteration < goal():
     w += 0.001
     v.scatter()
@@ -29,7 +29,7 @@ while v.iteration < goal():
     tell(at=v.iteration, alive=malt.alive(), epoch=malt.epoch())
     time.sleep(0.002)
 s = v.stats()
-tell(done=v.iteration, mean=float(w.mean()), restarts=malt.restarts(),
+tell(done=v.iteration, mean=float(w.mean()), restarts=malt.jobs.restarts(),
      lost=s.sent - s.folded - s.overwritten - s.rejected - s.pending - s.to_dead)
 v.close()  # a full queue waits for nobody who has ended
 malt.barrier()
@@ -207,7 +207,7 @@ def test_kills_at_any_time_of_the_way_back_leave_a_job_that_finishes(
 
 
 def test_the_others_go_on_while_the_one_that_comes_back_loads_its_data(tmp_path: Path) -> None:
-    script = LOOP.replace("w = np.full", "malt.restarts() and time.sleep(3)\nw = np.full", 1)
+    script = LOOP.replace("w = np.full", "malt.jobs.restarts() and time.sleep(3)\nw = np.full", 1)
     with start(tmp_path, staleness=None, script=script) as job:
         job.await_told("at")
         kill(job, 1)
@@ -226,7 +226,7 @@ def test_who_comes_back_has_the_values_of_the_lowest_of_the_others(tmp_path: Pat
         3,
         """
 malt.init(timeout=20)
-first = malt.restarts() == 0
+first = malt.jobs.restarts() == 0
 w = malt.vector((200_000,), name="own")
 pair = [np.full(3, 5.0 * first), np.full((2, 2), 7.0 * first)]
 two = malt.vector(pair)
@@ -235,7 +235,7 @@ tick = malt.vector(np.zeros(1))
 if not first:
     tell(own=float(w.array[199_999]), pair=[float(p.sum()) for p in pair],
          few=(few.indices.tolist(), few.values.tolist()), barrier=error_of(malt.barrier),
-         restore=error_of(malt.restore, "nowhere", {"w": w}), restarts=malt.restarts(),
+         restore=error_of(malt.restore, "nowhere", {"w": w}), restarts=malt.jobs.restarts(),
          at=w.iteration)
 w.array[:] = 10 * (rank + 1) if first else w.array
 if first:
@@ -265,7 +265,7 @@ malt.barrier()
     assert back["few"] == ([3, 50], [1.5, 0])
     assert (back["restarts"], back["at"], back["barrier"]) == (1, 0, None)
     assert back["restore"].kind == "ConfigError"
-    assert back["restore"].says("if not malt.restarts()")
+    assert back["restore"].says("if not malt.jobs.restarts()")
     assert all(result.told[rank]["same"] for rank in (0, 2))
     assert result.each("sum") == [10 + 10 + 30] * 3
 
@@ -288,7 +288,7 @@ def test_a_rank_that_is_back_too_late_is_stopped(tmp_path: Path, is_loading: boo
     """It loads its data until the others have ended; or waits for them, who have left and end."""
     script = f"""
 malt.init(timeout=20)
-if malt.restarts():
+if malt.jobs.restarts():
     raise_flag("back")
     {is_loading} and time.sleep(100)
     await_flag("left")
@@ -311,16 +311,16 @@ def test_a_job_all_of_whose_ranks_die_begins_anew(tmp_path: Path) -> None:
     script = """
 malt.init(timeout=20)
 v = malt.vector(np.ones(10))
-malt.restarts() or os.kill(os.getpid(), signal.SIGKILL)
+malt.jobs.restarts() or os.kill(os.getpid(), signal.SIGKILL)
 v.allreduce()
-tell(restarts=malt.restarts())
+tell(restarts=malt.jobs.restarts())
 """
     result = run_job(tmp_path, 3, script, "--respawn=9")
     assert min(result.each("restarts")) >= 1
 
 
 def test_who_comes_back_with_other_vectors_is_left_out_and_says_so(tmp_path: Path) -> None:
-    script = LOOP.replace("np.full(3000", "np.full(3000 + malt.restarts()", 1)
+    script = LOOP.replace("np.full(3000", "np.full(3000 + malt.jobs.restarts()", 1)
     with start(tmp_path, script=script, respawn="--respawn=1") as job:
         job.await_told("at")
         kill(job, 2)
@@ -347,7 +347,7 @@ def test_ctrl_c_ends_a_job_whose_ranks_would_come_back(tmp_path: Path) -> None:
 def test_a_rank_whose_session_a_network_has_cut_comes_back(tmp_path: Path) -> None:
     """It could be called to no further group."""
     cut = """
-if rank == 1 and not malt.restarts():
+if rank == 1 and not malt.jobs.restarts():
     import socket
     from malt._job import job as jobs
     jobs.current().generations._member._socket.shutdown(socket.SHUT_RDWR)

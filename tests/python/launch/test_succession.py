@@ -18,9 +18,9 @@ from test_elastic import await_alive, scale
 LOOP = """
 malt.init(timeout=20)
 v = malt.vector(np.full(10, float(rank)))
-tell(pid=os.getpid(), start=v.iteration, late=malt.restarts(),
+tell(pid=os.getpid(), start=v.iteration, late=malt.jobs.restarts(),
      node=int(os.environ["MALT_NODE_RANK"]))
-while not flag_is_up("over") and not malt.leaving():
+while not flag_is_up("over") and not malt.jobs.leaving():
     v.scatter()
     v.gather(malt.AVG, staleness=staleness)
     tell(at=v.iteration, alive=malt.alive())

@@ -31,7 +31,7 @@ TRAIN, TEST = (DIGITS[0] / 16, DIGITS[2]), (DIGITS[1] / 16, DIGITS[3])
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("kind", [malt.SGDClassifier, malt.SGDRegressor])
+@pytest.mark.parametrize("kind", [malt.learn.SGDClassifier, malt.learn.SGDRegressor])
 def test_scikit_learns_checks_pass(kind: Any) -> None:
     why = "a row of weight 2 is one long step, two rows are two: likewise scikit-learn's own SGD"
     equivalence = "check_sample_weight_equivalence_on_"
@@ -43,7 +43,7 @@ def test_scikit_learns_checks_pass(kind: Any) -> None:
 @pytest.mark.parametrize("loss", ["hinge", "log_loss", "modified_huber", "squared_hinge"])
 def test_classifies_as_well_as_scikit_learn(loss: str) -> None:
     settings: dict[str, Any] = {"max_iter": 20, "tol": None, "random_state": 0, "average": True}
-    ours = malt.SGDClassifier(loss, **settings).fit(*TRAIN)
+    ours = malt.learn.SGDClassifier(loss, **settings).fit(*TRAIN)
     theirs = SGDClassifier(loss=loss, **settings).fit(*TRAIN)
     assert ours.score(*TEST) > theirs.score(*TEST) - 0.02
     assert ours.coef_.shape == theirs.coef_.shape
@@ -53,7 +53,7 @@ def test_classifies_as_well_as_scikit_learn(loss: str) -> None:
 def test_the_same_rows_in_the_same_order_give_scikit_learns_weights() -> None:
     X, y = make_classification(300, 8, random_state=1)
     settings: dict[str, Any] = {"alpha": 0.01, "max_iter": 3, "tol": None, "shuffle": False}
-    ours = malt.SGDClassifier("log_loss", **settings).fit(X, y)
+    ours = malt.learn.SGDClassifier("log_loss", **settings).fit(X, y)
     theirs = SGDClassifier(loss="log_loss", **settings).fit(X, y)
     np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-6)
     np.testing.assert_allclose(ours.intercept_, theirs.intercept_, rtol=1e-6)
@@ -63,7 +63,7 @@ def test_the_same_rows_in_the_same_order_give_scikit_learns_weights() -> None:
 
 def test_regresses_as_well_as_scikit_learn() -> None:
     X, y = make_regression(500, 10, noise=5, random_state=0)
-    ours = malt.SGDRegressor(random_state=0).fit(X, y)
+    ours = malt.learn.SGDRegressor(random_state=0).fit(X, y)
     theirs = SGDRegressor(random_state=0).fit(X, y)
     assert ours.score(X, y) > theirs.score(X, y) - 0.001
     assert (ours.coef_.shape, ours.intercept_.shape) == (
@@ -73,7 +73,7 @@ def test_regresses_as_well_as_scikit_learn() -> None:
 
 
 def test_forked_ranks_learn_as_well_as_one() -> None:
-    kind = malt.SGDClassifier
+    kind = malt.learn.SGDClassifier
     one = kind(random_state=0, max_iter=30, tol=None).fit(*TRAIN)
     many = kind(random_state=0, max_iter=30, tol=None, ranks=3).fit(*TRAIN)
     assert many.score(*TEST) > one.score(*TEST) - 0.02
@@ -98,7 +98,7 @@ def test_forked_ranks_learn_as_well_as_one() -> None:
 def test_ways_of_exchange_learn(way: dict[str, Any]) -> None:
     # Of asynchronous ranks one could end a few epochs before the other has begun.
     epochs = 200 if way.get("sync") == "async" else 20
-    model = malt.SGDClassifier(max_iter=epochs, tol=None, random_state=0, ranks=2, **way)
+    model = malt.learn.SGDClassifier(max_iter=epochs, tol=None, random_state=0, ranks=2, **way)
     assert model.fit(*TRAIN).score(*TEST) > 0.91
 
 
@@ -107,8 +107,8 @@ def test_one_exchange_at_the_end_gives_the_mean_of_models_trained_apart(average:
     X, y = make_classification(1201, 6, random_state=2)
     common: dict[str, Any] = {"shuffle": False, "tol": 1e-3, "average": average}
     shares = [(0, 400), (400, 800), (800, 1201)]
-    apart = [malt.SGDClassifier(**common).fit(X[i:j], y[i:j]) for i, j in shares]
-    model = malt.SGDClassifier(**common, exchange="once", ranks=3).fit(X, y)
+    apart = [malt.learn.SGDClassifier(**common).fit(X[i:j], y[i:j]) for i, j in shares]
+    model = malt.learn.SGDClassifier(**common, exchange="once", ranks=3).fit(X, y)
     np.testing.assert_allclose(model.coef_, np.mean([one.coef_ for one in apart], 0), rtol=1e-9)
     passes = [one.n_iter_ for one in apart]
     assert len(set(passes)) > 1  # each has stopped alone
@@ -133,8 +133,8 @@ def test_gradients_of_all_ranks_make_the_step_of_one_rank_with_their_rows(
     common: dict[str, Any] = {
         "loss": "log_loss", "exchange": "gradient", "shuffle": False, "max_iter": 2, "tol": None,
     }  # fmt: skip
-    one = malt.SGDClassifier(**common, **settings, every=40).fit(X[order], y[order])
-    two = malt.SGDClassifier(**common, **settings, every=20, ranks=2).fit(X, y)
+    one = malt.learn.SGDClassifier(**common, **settings, every=40).fit(X[order], y[order])
+    two = malt.learn.SGDClassifier(**common, **settings, every=20, ranks=2).fit(X, y)
     np.testing.assert_allclose(two.coef_, one.coef_, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(two.intercept_, one.intercept_, rtol=1e-9)
     assert one.n_iter_ == two.n_iter_
@@ -144,7 +144,7 @@ def test_gradients_of_all_ranks_make_the_step_of_one_rank_with_their_rows(
 def test_sparse_and_dense_rows_of_both_precisions_give_the_same_model() -> None:
     X, y = TRAIN
     models = [
-        malt.SGDClassifier(
+        malt.learn.SGDClassifier(
             "log_loss", alpha=0.01, max_iter=5, tol=None, random_state=0, fit_intercept=False
         )
         .fit(convert(X.astype(dtype)), y)
@@ -158,8 +158,8 @@ def test_sparse_and_dense_rows_of_both_precisions_give_the_same_model() -> None:
 
 
 def test_partial_fit_goes_on_where_it_was() -> None:
-    whole = malt.SGDClassifier(max_iter=3, tol=None, shuffle=False).fit(*TRAIN)
-    parts = malt.SGDClassifier(shuffle=False)
+    whole = malt.learn.SGDClassifier(max_iter=3, tol=None, shuffle=False).fit(*TRAIN)
+    parts = malt.learn.SGDClassifier(shuffle=False)
     for _ in range(3):
         parts.partial_fit(*TRAIN, classes=np.unique(TRAIN[1]))
     np.testing.assert_allclose(parts.coef_, whole.coef_, rtol=1e-12)
@@ -168,21 +168,21 @@ def test_partial_fit_goes_on_where_it_was() -> None:
 
 
 def test_what_was_not_trained_at_first_is_trained_next() -> None:
-    model = malt.SGDClassifier(exchange="gradient")
+    model = malt.learn.SGDClassifier(exchange="gradient")
     with pytest.raises(ValueError, match="learning_rate is 'optimal'"):
         model.partial_fit(*TRAIN, classes=np.unique(TRAIN[1]))
     model.set_params(exchange="model").partial_fit(*TRAIN, classes=range(11))
     assert model.coef_.shape[0] == 11
 
 
-@pytest.mark.parametrize("kind", [malt.SGDClassifier, malt.SGDRegressor])
+@pytest.mark.parametrize("kind", [malt.learn.SGDClassifier, malt.learn.SGDRegressor])
 def test_partial_fit_does_not_stop_early(kind: Any) -> None:
     with pytest.raises(ValueError, match="early_stopping should be False with partial_fit"):
         kind(early_stopping=True).partial_fit(X3, [0, 1, 1])
 
 
 def test_l1_ratio_may_be_none_where_it_means_nothing() -> None:
-    model = malt.SGDClassifier(l1_ratio=None, max_iter=1, tol=None, shuffle=False)
+    model = malt.learn.SGDClassifier(l1_ratio=None, max_iter=1, tol=None, shuffle=False)
     default = clone(model).set_params(l1_ratio=0.15).fit(*TRAIN)
     assert np.array_equal(model.fit(*TRAIN).coef_, default.coef_)
     with pytest.raises(ValueError, match="l1_ratio is None; it must be a number at least 0"):
@@ -190,12 +190,14 @@ def test_l1_ratio_may_be_none_where_it_means_nothing() -> None:
 
 
 def test_warm_start_and_early_stopping() -> None:
-    warm = malt.SGDClassifier(max_iter=1, tol=None, random_state=0, warm_start=True, average=True)
+    warm = malt.learn.SGDClassifier(
+        max_iter=1, tol=None, random_state=0, warm_start=True, average=True
+    )
     first = warm.fit(*TRAIN).score(*TRAIN)
     for _ in range(4):
         warm.fit(*TRAIN)
     assert warm.score(*TRAIN) > first
-    early = malt.SGDClassifier(random_state=0, early_stopping=True, ranks=2).fit(*TRAIN)
+    early = malt.learn.SGDClassifier(random_state=0, early_stopping=True, ranks=2).fit(*TRAIN)
     assert early.n_iter_ < 100
     assert early.score(*TEST) > 0.9
 
@@ -204,7 +206,7 @@ def test_warm_start_and_early_stopping() -> None:
 def test_the_average_is_shown_once_there_is_one(average: int) -> None:
     settings: dict[str, Any] = {"average": average, "max_iter": 3, "tol": None, "shuffle": False}
     rows, labels = TRAIN[0][:100], TRAIN[1][:100] > 4
-    ours, theirs = (kind(**settings) for kind in (malt.SGDClassifier, SGDClassifier))
+    ours, theirs = (kind(**settings) for kind in (malt.learn.SGDClassifier, SGDClassifier))
     for _ in range(2):
         np.testing.assert_allclose(
             ours.partial_fit(rows, labels, classes=[False, True]).coef_,
@@ -213,7 +215,7 @@ def test_the_average_is_shown_once_there_is_one(average: int) -> None:
             atol=1e-9,
         )
     assert np.allclose(ours.fit(rows, labels).coef_, theirs.fit(rows, labels).coef_)
-    early = malt.SGDClassifier(early_stopping=True, average=10**6, random_state=1)
+    early = malt.learn.SGDClassifier(early_stopping=True, average=10**6, random_state=1)
     early.fit(rows, labels)
     assert early.n_iter_ > early.n_iter_no_change + 1  # the score was not that of an empty average
 
@@ -221,13 +223,15 @@ def test_the_average_is_shown_once_there_is_one(average: int) -> None:
 def test_a_warm_start_begins_the_average_anew() -> None:
     settings: dict[str, Any] = {"max_iter": 1, "tol": None, "shuffle": False, "warm_start": True}
     rows, labels = TRAIN[0][:100], TRAIN[1][:100] > 4
-    ours, theirs = (kind(average=90, **settings) for kind in (malt.SGDClassifier, SGDClassifier))
+    ours, theirs = (
+        kind(average=90, **settings) for kind in (malt.learn.SGDClassifier, SGDClassifier)
+    )
     for _ in range(3):
         ours.fit(rows, labels)
         np.testing.assert_allclose(ours.coef_, theirs.fit(rows, labels).coef_, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("kind", [malt.SGDClassifier, malt.SGDRegressor])
+@pytest.mark.parametrize("kind", [malt.learn.SGDClassifier, malt.learn.SGDRegressor])
 def test_rates_and_averages_change_between_trainings(kind: Any) -> None:
     rows, targets = TRAIN[0][:100], (TRAIN[1][:100] > 4).astype(float)
     model = kind(warm_start=True, max_iter=2, tol=None, shuffle=False).fit(rows, targets)
@@ -260,12 +264,12 @@ def test_early_stopping_is_scikit_learns() -> None:
         settings |= {"random_state": seed, "eta0": eta0, "class_weight": class_weight}
         ours, theirs = (
             kind(**settings).fit(X, y, sample_weight=some)
-            for kind in (malt.SGDClassifier, SGDClassifier)
+            for kind in (malt.learn.SGDClassifier, SGDClassifier)
         )
         assert ours.n_iter_ == theirs.n_iter_
         np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-5)
     with pytest.raises(ValueError, match="for validation set are all zero, of 30 rows; consider"):
-        malt.SGDClassifier(**settings).fit(X, y, sample_weight=np.arange(300) == 0)
+        malt.learn.SGDClassifier(**settings).fit(X, y, sample_weight=np.arange(300) == 0)
 
 
 @pytest.mark.parametrize("unit", [0.01, 1])
@@ -275,13 +279,15 @@ def test_early_stopping_of_a_regression_knows_no_unit(unit: float) -> None:
         "early_stopping": True, "shuffle": False, "penalty": None, "random_state": 0,
         "eta0": 0.001, "learning_rate": "constant",
     }  # fmt: skip
-    ours, theirs = (kind(**settings).fit(X, unit * y) for kind in (malt.SGDRegressor, SGDRegressor))
+    ours, theirs = (
+        kind(**settings).fit(X, unit * y) for kind in (malt.learn.SGDRegressor, SGDRegressor)
+    )
     assert ours.n_iter_ == theirs.n_iter_
 
 
 @pytest.mark.parametrize("graph", [malt.HALTON, malt.RANDOM(2, 7), malt.Graph([(0, 1), (1, 0)])])
 def test_an_estimator_with_a_graph_is_cloned_and_pickled(graph: malt.Graph) -> None:
-    model = malt.SGDClassifier(graph=graph)
+    model = malt.learn.SGDClassifier(graph=graph)
     for copy in (clone(model), pickle.loads(pickle.dumps(model))):
         assert copy.graph == graph
 
@@ -292,18 +298,19 @@ def test_indices_may_be_of_64_bits() -> None:
     long = short.copy()
     long.indices, long.indptr = long.indices.astype(np.int64), long.indptr.astype(np.int64)
     models = [
-        malt.SGDClassifier(max_iter=2, tol=None, random_state=0).fit(x, y) for x in (short, long)
+        malt.learn.SGDClassifier(max_iter=2, tol=None, random_state=0).fit(x, y)
+        for x in (short, long)
     ]
     assert np.array_equal(models[0].coef_, models[1].coef_)
     assert np.array_equal(models[0].predict(long), models[1].predict(short))
     with pytest.raises(ValueError, match=r"X has 2147483648 features; .* at most 2147483647"):
-        malt.SGDClassifier().fit(sparse.csr_matrix((100, 2**31)), y)
+        malt.learn.SGDClassifier().fit(sparse.csr_matrix((100, 2**31)), y)
 
 
 def test_class_weights_move_the_border() -> None:
     X, y = make_classification(400, 5, weights=[0.9], flip_y=0.1, random_state=0)
-    plain = malt.LogisticRegression(random_state=0).fit(X, y).predict(X).sum()
-    balanced = malt.LogisticRegression(random_state=0, class_weight="balanced").fit(X, y)
+    plain = malt.learn.LogisticRegression(random_state=0).fit(X, y).predict(X).sum()
+    balanced = malt.learn.LogisticRegression(random_state=0, class_weight="balanced").fit(X, y)
     assert balanced.predict(X).sum() > 1.5 * plain
 
 
@@ -319,7 +326,7 @@ def test_class_weights_are_scikit_learns_of_two_classes_and_of_more(loss: str) -
     ):
         given = X[rows], y[rows], some[rows]
         weighted = {**settings, "class_weight": class_weight}
-        ours = malt.SGDClassifier(loss, **weighted).fit(*given[:2], sample_weight=given[2])
+        ours = malt.learn.SGDClassifier(loss, **weighted).fit(*given[:2], sample_weight=given[2])
         theirs = SGDClassifier(loss=loss, **weighted).fit(*given[:2], sample_weight=given[2])
         np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-5)
         np.testing.assert_allclose(ours.intercept_, theirs.intercept_, rtol=1e-5)
@@ -333,7 +340,7 @@ def tumours() -> tuple[Any, Any]:
 @pytest.mark.parametrize("ranks", [None, 2])
 def test_passes_that_do_not_suffice_are_a_warning(ranks: int | None) -> None:
     X, y = tumours()
-    model = malt.SGDClassifier(random_state=0, ranks=ranks)
+    model = malt.learn.SGDClassifier(random_state=0, ranks=ranks)
     assert 5 < model.fit(X, y).n_iter_ < model.max_iter
     with pytest.warns(ConvergenceWarning, match=r"max_iter=3 passes .* tol=0.001") as seen:
         assert model.set_params(max_iter=3).fit(X, y).n_iter_ == 3
@@ -350,19 +357,21 @@ def test_training_stops_when_scikit_learns_does() -> None:
         cases += [("l2", {}), ("l1", {}), ("elasticnet", {})]
     for penalty, given in cases:
         settings |= {"penalty": penalty, "alpha": 0.1, "eta0": 1e-6 if given else 1e-3}
-        ours = malt.SGDClassifier("log_loss", **settings).fit(X, y, **given)
+        ours = malt.learn.SGDClassifier("log_loss", **settings).fit(X, y, **given)
         theirs = SGDClassifier(loss="log_loss", **settings).fit(X, y, **given)
         assert abs(ours.n_iter_ - theirs.n_iter_) <= 1
 
 
 def test_asynchronous_ranks_make_all_passes() -> None:
-    model = malt.SGDClassifier(sync="async", tol=1.0, max_iter=9, ranks=2).fit(*tumours())
+    model = malt.learn.SGDClassifier(sync="async", tol=1.0, max_iter=9, ranks=2).fit(*tumours())
     assert model.n_iter_ == 9
 
 
 def test_grid_search_over_a_pipeline() -> None:
     search = GridSearchCV(
-        make_pipeline(StandardScaler(), malt.SGDClassifier(max_iter=5, tol=None, random_state=0)),
+        make_pipeline(
+            StandardScaler(), malt.learn.SGDClassifier(max_iter=5, tol=None, random_state=0)
+        ),
         {"sgdclassifier__alpha": [1e-4, 10.0]},
         cv=3,
     ).fit(*TRAIN)
@@ -370,7 +379,7 @@ def test_grid_search_over_a_pipeline() -> None:
 
 
 def test_a_bar_shows_the_loss_and_each_ranks_staleness(capfd: pytest.CaptureFixture[str]) -> None:
-    malt.SGDClassifier(max_iter=5, tol=None, ranks=2, verbose=True).fit(*TRAIN)
+    malt.learn.SGDClassifier(max_iter=5, tol=None, ranks=2, verbose=True).fit(*TRAIN)
     shown = capfd.readouterr().err
     assert re.search(r"loss \d+\.\d{4}", shown)
     assert "staleness 0 0" in shown
@@ -405,7 +414,7 @@ X3 = np.arange(6.0).reshape(3, 2)
 )
 def test_bad_settings_are_named(settings: dict[str, Any], y: list[int], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        malt.SGDClassifier(**settings).fit(X3, y)
+        malt.learn.SGDClassifier(**settings).fit(X3, y)
 
 
 def test_ranks_of_a_job_train_on_their_own_rows_and_end_with_one_model(tmp_path: Path) -> None:
@@ -417,16 +426,16 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 X, y = load_digits(return_X_y=True)
 X /= 16
-model = malt.LogisticRegression(random_state=0).fit(X[rank::2], y[rank::2])
+model = malt.learn.LogisticRegression(random_state=0).fit(X[rank::2], y[rank::2])
 tell(coef=model.coef_, score=model.score(X, y))
 # What goes wrong on one rank, all hear of
 bad = X.copy()
 bad[rank, 0] = np.nan if rank == 1 else 0
-tell(nan=error_of(malt.LogisticRegression().fit, bad, y))
-tell(features=error_of(malt.LogisticRegression().fit, X[:, rank:], y))
-tell(labels=error_of(malt.LogisticRegression().fit, X, np.where(y == 9, 10 + rank, y)))
-tell(ranks=error_of(malt.LogisticRegression(ranks=2).fit, X, y))
-fewer = malt.LogisticRegression(tol=0.1).fit(X[y > rank], y[y > rank])
+tell(nan=error_of(malt.learn.LogisticRegression().fit, bad, y))
+tell(features=error_of(malt.learn.LogisticRegression().fit, X[:, rank:], y))
+tell(labels=error_of(malt.learn.LogisticRegression().fit, X, np.where(y == 9, 10 + rank, y)))
+tell(ranks=error_of(malt.learn.LogisticRegression(ranks=2).fit, X, y))
+fewer = malt.learn.LogisticRegression(tol=0.1).fit(X[y > rank], y[y > rank])
 tell(classes=fewer.classes_)
 # Weights of classes are those of all rows, also of a class that a rank has none of
 settings = {"max_iter": 2, "tol": None, "random_state": 0}
@@ -434,18 +443,18 @@ everywhere = np.bincount(np.concatenate([y[y > 0], y]))
 weights = everywhere.sum() / (10 * everywhere)
 given = X[y >= 1 - rank], y[y >= 1 - rank]
 balanced, weighed = (
-    malt.SGDClassifier(class_weight=of, **settings).fit(*given).coef_
+    malt.learn.SGDClassifier(class_weight=of, **settings).fit(*given).coef_
     for of in ("balanced", dict(enumerate(weights)))
 )
 tell(balanced=np.array_equal(balanced, weighed))
 alone = np.r_[y[:-1], 10] if rank == 1 else y % 9
-tell(held=error_of(malt.SGDClassifier(early_stopping=True).fit, X, alone))
+tell(held=error_of(malt.learn.SGDClassifier(early_stopping=True).fit, X, alone))
 many = np.arange(300)
-tell(many=malt.SGDClassifier(max_iter=1).fit(many[:, None] / 300, many).classes_)
-tell(others=error_of(malt.SGDClassifier().fit, many[:, None] / 300, many + rank))
+tell(many=malt.learn.SGDClassifier(max_iter=1).fit(many[:, None] / 300, many).classes_)
+tell(others=error_of(malt.learn.SGDClassifier().fit, many[:, None] / 300, many + rank))
 words = np.array([f"слово {i}" for i in range(30)])[rank:]
-tell(words=malt.SGDClassifier(max_iter=1).fit(many[rank:30, None] / 300, words).classes_)
-tell(settings=error_of(malt.SGDClassifier(every=10 + rank).fit, X, y))
+tell(words=malt.learn.SGDClassifier(max_iter=1).fit(many[rank:30, None] / 300, words).classes_)
+tell(settings=error_of(malt.learn.SGDClassifier(every=10 + rank).fit, X, y))
 """,
     )
     assert result.code == 0, result.output
@@ -487,5 +496,5 @@ def test_rows_are_not_copied_for_forked_ranks(monkeypatch: pytest.MonkeyPatch) -
         return run(ranks, measured, watch)
 
     monkeypatch.setattr(forked, "run", measure)
-    malt.SGDClassifier(max_iter=2, tol=None, ranks=2).fit(X, X[:, 0] > 0)
+    malt.learn.SGDClassifier(max_iter=2, tol=None, ranks=2).fit(X, X[:, 0] > 0)
     assert 0 < own.min() <= own.max() < 0.2 * X.nbytes  # with what Python writes of its own

@@ -32,7 +32,12 @@ import malt
 from malt._linear import dual, exact
 from malt._pool import forked
 
-KINDS = [malt.LogisticRegression, malt.LinearSVC, malt.LinearSVR, malt.Ridge]
+KINDS = [
+    malt.learn.LogisticRegression,
+    malt.learn.LinearSVC,
+    malt.learn.LinearSVR,
+    malt.learn.Ridge,
+]
 CLOSE = 1e-6  # of the optimum
 
 
@@ -101,8 +106,8 @@ def of_liblinear(X: Any, y: Any, loss: str, C: float) -> Any:
 
 def of_malt(loss: str, **options: Any) -> Any:
     if loss == "log_loss":
-        return malt.LogisticRegression(**options)
-    return malt.LinearSVC(loss=loss, **options)
+        return malt.learn.LogisticRegression(**options)
+    return malt.learn.LinearSVC(loss=loss, **options)
 
 
 @pytest.mark.parametrize("loss", ["log_loss", "hinge", "squared_hinge"])
@@ -126,7 +131,7 @@ def test_reaches_liblinears_objective_on_any_number_of_ranks(name: str, loss: st
 def test_the_intercept_is_not_penalised(name: str, ranks: int | None) -> None:
     X, y = data_set(name)
     theirs = LogisticRegression(C=0.5, tol=1e-10, max_iter=100_000).fit(X, y)
-    ours = malt.LogisticRegression(C=0.5, tol=1e-9, ranks=ranks).fit(X, y)
+    ours = malt.learn.LogisticRegression(C=0.5, tol=1e-9, ranks=ranks).fit(X, y)
     assert objective(ours, X, y, "log_loss") <= objective(theirs, X, y, "log_loss") * (1 + CLOSE)
     np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-3)
     np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-3)
@@ -136,7 +141,7 @@ def test_the_intercept_is_not_penalised(name: str, ranks: int | None) -> None:
 def test_regressions_reach_scikit_learns(ranks: int | None) -> None:
     X, y = load_diabetes(return_X_y=True)
     theirs = Ridge(alpha=0.3).fit(X, y)
-    ours = malt.Ridge(alpha=0.3, tol=1e-12, ranks=ranks).fit(X, y)
+    ours = malt.learn.Ridge(alpha=0.3, tol=1e-12, ranks=ranks).fit(X, y)
     np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-4)
     np.testing.assert_allclose(ours.intercept_, theirs.intercept_, rtol=1e-6)
     errors = y - theirs.predict(X)
@@ -149,7 +154,7 @@ def test_regressions_reach_scikit_learns(ranks: int | None) -> None:
         errors = np.maximum(0, np.abs(y - svr.predict(X)) - 0.5)
         sums = errors.sum() if loss == "epsilon_insensitive" else (errors**2).sum()
         least = svr.coef_ @ svr.coef_ / 2 + 0.1 * sums
-        ours = malt.LinearSVR(
+        ours = malt.learn.LinearSVR(
             loss=loss, C=0.1, epsilon=0.5, fit_intercept=False, tol=CLOSE / 2, ranks=ranks
         ).fit(X, y)
         assert ours.objective_ <= least * (1 + CLOSE)
@@ -163,7 +168,7 @@ def test_multinomial_regression_reaches_scikit_learns(intercept: bool, ranks: in
     weights = np.random.default_rng(0).integers(1, 4, len(y))
     theirs = LogisticRegression(C=2, fit_intercept=intercept, tol=1e-10, max_iter=10_000)
     theirs.fit(X, y, weights)
-    ours = malt.LogisticRegression(C=2, fit_intercept=intercept, tol=1e-9, ranks=ranks)
+    ours = malt.learn.LogisticRegression(C=2, fit_intercept=intercept, tol=1e-9, ranks=ranks)
     ours.fit(X, y, weights)
     np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-3)
     shares = theirs.predict_proba(X)[np.arange(len(y)), y]
@@ -175,10 +180,10 @@ def test_multinomial_regression_reaches_scikit_learns(intercept: bool, ranks: in
 @pytest.mark.parametrize("ranks", [None, 2, 4])
 def test_each_class_against_the_rest_is_solved_alike_on_any_ranks(ranks: int | None) -> None:
     X, y = load_iris(return_X_y=True)
-    model = malt.LinearSVC(tol=1e-8, ranks=ranks, class_weight={0: 1, 1: 2, 2: 0.5}).fit(X, y)
+    model = malt.learn.LinearSVC(tol=1e-8, ranks=ranks, class_weight={0: 1, 1: 2, 2: 0.5}).fit(X, y)
     for k, factor in enumerate((1, 2, 0.5)):
         weights = np.where(y == k, factor, 1.0)
-        alone = malt.LinearSVC(tol=1e-8).fit(X, y == k, weights)
+        alone = malt.learn.LinearSVC(tol=1e-8).fit(X, y == k, weights)
         np.testing.assert_allclose(model.coef_[k], alone.coef_[0], atol=1e-3)
     outputs = set(model.history_["output"])
     assert outputs == {0, 1, 2}
@@ -191,7 +196,7 @@ def test_classes_of_much_data_are_solved_together(loss: str, ranks: int | None) 
     X = random.normal(size=(40_000, 15)).astype(np.float32)
     assert X.nbytes > dual._CACHE  # or they are solved one after the other
     y = np.argmax(X[:, :4] + random.normal(size=(len(X), 4)), axis=1)
-    make = functools.partial(malt.LinearSVC, loss=loss, C=0.01, tol=1e-5, random_state=0)
+    make = functools.partial(malt.learn.LinearSVC, loss=loss, C=0.01, tol=1e-5, random_state=0)
     model = make(ranks=ranks, warm_start=True).fit(X, y)
     for k in range(4):
         alone = make().fit(X, y == k)
@@ -220,9 +225,9 @@ def test_newtons_method_ends_what_the_ascent_begins(loss: str, ranks: int | None
     options: dict[str, Any] = {"C": 300.0, "tol": 1e-7, "ranks": ranks, "random_state": 0}
     for convert in (np.asarray, sparse.csr_array):
         if loss == "epsilon":
-            model = malt.LinearSVR(epsilon=0.1, **options)
+            model = malt.learn.LinearSVR(epsilon=0.1, **options)
         elif loss == "squared":
-            model = malt.LinearSVR(loss="squared_epsilon_insensitive", epsilon=0.1, **options)
+            model = malt.learn.LinearSVR(loss="squared_epsilon_insensitive", epsilon=0.1, **options)
         else:
             model = of_malt(loss, **options)
             y = np.sign(y)
@@ -238,9 +243,11 @@ def test_newtons_method_ends_what_the_ascent_begins(loss: str, ranks: int | None
 def test_passes_that_do_not_suffice_are_a_warning() -> None:
     X, y = data_set("tumours")
     for model in (
-        malt.LogisticRegression(max_iter=2, tol=1e-9, random_state=0),
-        malt.LinearSVR(max_iter=34, tol=1e-9, random_state=0),  # ends in the interior point method
-        malt.LinearSVC(C=1e8, max_iter=3, tol=1e-9, random_state=0),
+        malt.learn.LogisticRegression(max_iter=2, tol=1e-9, random_state=0),
+        malt.learn.LinearSVR(
+            max_iter=34, tol=1e-9, random_state=0
+        ),  # ends in the interior point method
+        malt.learn.LinearSVC(C=1e8, max_iter=3, tol=1e-9, random_state=0),
     ):
         with pytest.warns(ConvergenceWarning) as seen:
             model.fit(X, y)
@@ -253,7 +260,7 @@ def test_passes_that_do_not_suffice_are_a_warning() -> None:
 def test_separable_classes_have_an_optimum_because_of_the_penalty() -> None:
     X = np.array([[-2.0], [-1.0], [1.0], [2.0]])
     y = [0, 0, 1, 1]
-    model = malt.LogisticRegression(C=1e4, tol=1e-10).fit(X, y)
+    model = malt.learn.LogisticRegression(C=1e4, tol=1e-10).fit(X, y)
     least = minimize(
         lambda w: w @ w / 2 + 1e4 * np.logaddexp(0, -np.array([-1, -1, 1, 1]) * (X @ w)).sum(), [1]
     )
@@ -264,7 +271,7 @@ def test_weights_of_zero_are_as_good_as_missing_rows() -> None:
     X, y = data_set("tumours")
     weights = (np.arange(len(y)) % 2).astype(float)
     for kind in KINDS:
-        options = {"loss": "squared_epsilon_insensitive"} if kind is malt.LinearSVR else {}
+        options = {"loss": "squared_epsilon_insensitive"} if kind is malt.learn.LinearSVR else {}
         part = kind(tol=1e-10, max_iter=20_000, **options).fit(X[1::2], y[1::2])
         whole = kind(tol=1e-10, max_iter=20_000, **options).fit(X, y, weights)
         np.testing.assert_allclose(whole.coef_, part.coef_, atol=2e-4)
@@ -274,7 +281,7 @@ def test_weights_are_float64_where_float32_is_too_coarse() -> None:
     X, y = data_set("tumours")
     X = X.astype(np.float32)
     for tol, kind in ((1e-4, np.float32), (1e-9, np.float64)):
-        model = malt.LinearSVC(loss="hinge", tol=tol, random_state=0).fit(X, y)
+        model = malt.learn.LinearSVC(loss="hinge", tol=tol, random_state=0).fit(X, y)
         assert model.coef_.dtype == kind
         assert model.dual_gap_ <= tol * model.objective_
         assert model.score(X, y) > 0.97
@@ -287,13 +294,13 @@ def test_ridge_is_right_at_any_shape(shape: tuple[int, int], dtype: Any, convert
     random = np.random.default_rng(0)
     X = random.standard_normal(shape).astype(dtype)
     y = X @ random.standard_normal(shape[1]) + 5
-    model = malt.Ridge().fit(convert(X), y)
+    model = malt.learn.Ridge().fit(convert(X), y)
     np.testing.assert_allclose(model.coef_, Ridge().fit(X.astype(float), y).coef_, atol=1e-3)
 
 
 def test_targets_that_are_all_alike_need_no_weights() -> None:
     X = np.random.default_rng(0).standard_normal((50, 5))
-    for model in (malt.Ridge(), malt.LinearSVR(), malt.LinearSVR(epsilon=0.1)):
+    for model in (malt.learn.Ridge(), malt.learn.LinearSVR(), malt.learn.LinearSVR(epsilon=0.1)):
         model.fit(X, np.full(50, 5.0))
         assert np.abs(model.coef_).max() < 1e-9
         assert np.max(model.n_iter_) < 100
@@ -308,14 +315,16 @@ def test_columns_far_from_0_are_no_obstacle(loss: str) -> None:
 
 def test_a_warm_start_goes_on_and_follows_a_path_of_cs() -> None:
     X, y = data_set("digits")
-    model = malt.LogisticRegression(C=0.1, warm_start=True, tol=1e-6, random_state=0).fit(X, y)
+    model = malt.learn.LogisticRegression(C=0.1, warm_start=True, tol=1e-6, random_state=0).fit(
+        X, y
+    )
     first = model.n_iter_
     again = model.fit(X, y).n_iter_
     assert again < first / 2
     passes = 0.0
     for C in (0.12, 0.15, 0.2):
         passes += model.set_params(C=C).fit(X, y).n_iter_
-        cold = malt.LogisticRegression(C=C, tol=1e-6, random_state=0).fit(X, y)
+        cold = malt.learn.LogisticRegression(C=C, tol=1e-6, random_state=0).fit(X, y)
         assert model.objective_ == pytest.approx(cold.objective_, rel=2e-6)
     assert passes < 3 * cold.n_iter_
     forked = model.set_params(ranks=3).fit(X, y)
@@ -328,7 +337,7 @@ def test_the_history_and_the_lines_show_each_measured_gap(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     X, y = data_set("tumours")
-    model = malt.LinearSVC(loss="hinge", verbose=True, random_state=0).fit(X, y)
+    model = malt.learn.LinearSVC(loss="hinge", verbose=True, random_state=0).fit(X, y)
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) == len(model.history_)
     last = model.history_[-1]
@@ -347,7 +356,7 @@ def test_no_more_ranks_are_started_than_data_are_worth(monkeypatch: pytest.Monke
     for least, expected in ((200_000, []), (50_000, [2]), (20_000, [4])):
         monkeypatch.setattr(exact, "LEAST_VALUES", least)
         started.clear()
-        model = malt.LinearSVC(ranks=4, tol=1e-8, random_state=0).fit(X, y)
+        model = malt.learn.LinearSVC(ranks=4, tol=1e-8, random_state=0).fit(X, y)
         assert started == expected
         assert model.dual_gap_ <= 1e-8 * model.objective_
 
@@ -376,10 +385,10 @@ def test_what_is_not_finite_is_found_wherever_it_is(
         bad = X.copy()
         bad[row, 5] = value
         with pytest.raises(ValueError, match=r"Input X contains (NaN|infinity)"):
-            malt.LinearSVC(loss="hinge", ranks=ranks).fit(kind(bad), y)
+            malt.learn.LinearSVC(loss="hinge", ranks=ranks).fit(kind(bad), y)
     X[296, 5] = 1e200
     with pytest.raises(malt.ConfigError, match=r"\|x\|\^2 of row 296 is inf"):
-        malt.LinearSVC(loss="hinge", ranks=ranks).fit(kind(X), y)
+        malt.learn.LinearSVC(loss="hinge", ranks=ranks).fit(kind(X), y)
 
 
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
@@ -391,28 +400,28 @@ def test_columns_out_of_order_are_found_by_any_rank(loss: str) -> None:
     X.indices[at : at + 2] = X.indices[at : at + 2][::-1]
     y = np.where(np.arange(300) % 2, 1, -1)
     with pytest.raises(malt.ConfigError, match="row 280 of the CSR matrix has column"):
-        malt.LinearSVC(loss=loss, ranks=2).fit(X, y)
+        malt.learn.LinearSVC(loss=loss, ranks=2).fit(X, y)
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
         (
-            lambda: malt.LogisticRegression(C=0),
+            lambda: malt.learn.LogisticRegression(C=0),
             "C is 0; it must be a number at least 1e-50",
         ),
         (
-            lambda: malt.LogisticRegression(C=np.inf),
+            lambda: malt.learn.LogisticRegression(C=np.inf),
             "C is inf; it must be a number at least 1e-50",
         ),
-        (lambda: malt.LinearSVC(loss="log"), "loss is 'log'"),
+        (lambda: malt.learn.LinearSVC(loss="log"), "loss is 'log'"),
         (
-            lambda: malt.Ridge(alpha=-1),
+            lambda: malt.learn.Ridge(alpha=-1),
             "alpha is -1; it must be a number at least 1e-50",
         ),
-        (lambda: malt.LinearSVR(epsilon=-0.1), "epsilon is -0.1"),
-        (lambda: malt.Ridge(tol=-1), "tol is -1"),
-        (lambda: malt.Ridge(max_iter=0), "max_iter is 0"),
+        (lambda: malt.learn.LinearSVR(epsilon=-0.1), "epsilon is -0.1"),
+        (lambda: malt.learn.Ridge(tol=-1), "tol is -1"),
+        (lambda: malt.learn.Ridge(max_iter=0), "max_iter is 0"),
     ],
 )
 def test_bad_settings_are_named(make: Any, words: str) -> None:
@@ -429,11 +438,11 @@ order = np.argsort(y, kind="stable")
 X, y, weights = X[order], y[order], np.linspace(0.5, 2, len(y))
 ends = [0, 40, 200, 380, len(y)]
 KINDS = [
-    (malt.LogisticRegression, {}),
-    (malt.LinearSVC, {"loss": "hinge"}),
-    (malt.LinearSVC, {}),
-    (malt.LinearSVR, {"epsilon": 0.1, "loss": "squared_epsilon_insensitive"}),
-    (malt.Ridge, {}),
+    (malt.learn.LogisticRegression, {}),
+    (malt.learn.LinearSVC, {"loss": "hinge"}),
+    (malt.learn.LinearSVC, {}),
+    (malt.learn.LinearSVR, {"epsilon": 0.1, "loss": "squared_epsilon_insensitive"}),
+    (malt.learn.Ridge, {}),
 ]
 """
 
@@ -486,9 +495,9 @@ which, name = {{
 }}[{solver!r}]
 if {solver!r} == "newton":
     dual._FEW_COLUMNS = X.shape[1] + 1
-make = malt.LogisticRegression
+make = malt.learn.LogisticRegression
 if {solver!r} == "interior":
-    make = lambda **options: malt.LinearSVC(loss="hinge", **options)
+    make = lambda **options: malt.learn.LinearSVC(loss="hinge", **options)
 act, calls = getattr(which, name), 0
 
 def act_or_die(self, *given):
@@ -511,9 +520,9 @@ tell(found=(model.objective_, model.dual_gap_, model.coef_), calls=calls)
     if solver == "softmax":
         y = y + (np.arange(len(y)) % 5 == 0)
     left = np.arange(len(y)) % 3 < 2
-    alone = malt.LogisticRegression(tol=1e-8)
+    alone = malt.learn.LogisticRegression(tol=1e-8)
     if solver == "interior":
-        alone = malt.LinearSVC(loss="hinge", C=C, tol=1e-8)
+        alone = malt.learn.LinearSVC(loss="hinge", C=C, tol=1e-8)
     alone.fit(X[left], y[left])
     found = [result.told[rank]["found"] for rank in (0, 1)]
     for objective_, gap, coef in found:
@@ -529,5 +538,5 @@ def test_weights_of_very_unlike_size_take_no_more_passes(seed: int) -> None:
     random = np.random.default_rng(seed)
     X, y = random.standard_normal((150, 60)), random.integers(0, 2, 150)
     weights = random.choice([1, 2, 0.5, 1e-3, 1e3], 150)
-    model = malt.LogisticRegression(C=1e6, max_iter=150).fit(X, y, weights)
+    model = malt.learn.LogisticRegression(C=1e6, max_iter=150).fit(X, y, weights)
     assert model.dual_gap_ <= model.tol * model.objective_

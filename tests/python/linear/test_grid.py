@@ -118,17 +118,17 @@ def model_of(case: Case) -> Any:
     options: dict[str, Any] = {"fit_intercept": case.intercept, "ranks": case.ranks}
     options["warm_start"] = True  # it keeps the alphas
     if case.loss == "squared_error":
-        return malt.Ridge(1 / case.C, **options)
+        return malt.learn.Ridge(1 / case.C, **options)
     if case.loss == "lasso":
-        return malt.Lasso(1 / case.C, **options)
+        return malt.learn.Lasso(1 / case.C, **options)
     if case.loss == "elastic_net":
-        return malt.ElasticNet(1 / case.C, l1_ratio=0.3, **options)
+        return malt.learn.ElasticNet(1 / case.C, l1_ratio=0.3, **options)
     options["C"] = case.C
     if case.loss in ("log_loss", "softmax"):
-        return malt.LogisticRegression(**options)
+        return malt.learn.LogisticRegression(**options)
     if case.loss in ("hinge", "squared_hinge"):
-        return malt.LinearSVC(loss=case.loss, **options)
-    return malt.LinearSVR(loss=case.loss, epsilon=case.epsilon, **options)
+        return malt.learn.LinearSVC(loss=case.loss, **options)
+    return malt.learn.LinearSVR(loss=case.loss, epsilon=case.epsilon, **options)
 
 
 def over_own(case: Case, decisions: Any) -> Any:

@@ -76,9 +76,11 @@ def test_reaches_scikit_learns_objective_on_any_ranks_and_schedule(name: str, ra
     least = objective(theirs, X, y, alpha, ratio)
     for options in ({}, {"ranks": 2}, {"ranks": 5}, {"schedule": "random"}):
         if ratio == 1:
-            model: Any = malt.Lasso(alpha, tol=CLOSE / 2, random_state=0, **options)
+            model: Any = malt.learn.Lasso(alpha, tol=CLOSE / 2, random_state=0, **options)
         else:
-            model = malt.ElasticNet(alpha, l1_ratio=ratio, tol=CLOSE / 2, random_state=0, **options)
+            model = malt.learn.ElasticNet(
+                alpha, l1_ratio=ratio, tol=CLOSE / 2, random_state=0, **options
+            )
         found = objective(model.fit(X, y), X, y, alpha, ratio)
         assert found <= least * (1 + CLOSE), options
         assert model.objective_ == pytest.approx(found, rel=1e-9)
@@ -93,7 +95,7 @@ def test_coefficients_and_intercept_are_scikit_learns() -> None:
     X, y = load_diabetes(return_X_y=True)
     for intercept in (True, False):
         theirs = linear_model.Lasso(0.3, fit_intercept=intercept, tol=1e-12).fit(X, y)
-        ours = malt.Lasso(0.3, fit_intercept=intercept, tol=1e-12).fit(X, y)
+        ours = malt.learn.Lasso(0.3, fit_intercept=intercept, tol=1e-12).fit(X, y)
         np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-5)
         assert ours.intercept_ == pytest.approx(theirs.intercept_, rel=1e-9)
         np.testing.assert_allclose(ours.predict(X), theirs.predict(X), rtol=1e-6)
@@ -103,17 +105,17 @@ def test_coefficients_and_intercept_are_scikit_learns() -> None:
 def test_the_dynamic_schedule_takes_a_third_of_the_random_ones_steps_at_most(name: str) -> None:
     X, y = data_set(name)
     alpha = strength(X, y, 0.05)
-    dynamic = malt.Lasso(alpha).fit(X, y)
-    random = malt.Lasso(alpha, schedule="random", random_state=0).fit(X, y)
+    dynamic = malt.learn.Lasso(alpha).fit(X, y)
+    random = malt.learn.Lasso(alpha, schedule="random", random_state=0).fit(X, y)
     assert 3 * dynamic.n_updates_ <= random.n_updates_
 
 
 def test_weights_are_zero_from_the_largest_alpha_on() -> None:
     X, y = data_set("plain")
-    model = malt.Lasso(strength(X, y, 1.001)).fit(X, y)
+    model = malt.learn.Lasso(strength(X, y, 1.001)).fit(X, y)
     assert not model.coef_.any()
     assert model.intercept_ == pytest.approx(y.mean())
-    assert malt.Lasso(strength(X, y, 0.99)).fit(X, y).coef_.any()
+    assert malt.learn.Lasso(strength(X, y, 0.99)).fit(X, y).coef_.any()
 
 
 def test_constant_columns_get_no_weight() -> None:
@@ -121,13 +123,13 @@ def test_constant_columns_get_no_weight() -> None:
     X[:, 3], X[:, 5] = 1e6, 0.0
     y = X[:, 0] + 5
     for convert in (np.asarray, sparse.csr_array):
-        model = malt.Lasso(1e-3).fit(convert(X), y)
+        model = malt.learn.Lasso(1e-3).fit(convert(X), y)
         assert model.coef_[3] == model.coef_[5] == 0
         assert model.coef_[0] == pytest.approx(1, abs=0.05)
-    only = malt.Lasso(0.1).fit(np.ones((10, 2)), np.arange(10.0))
+    only = malt.learn.Lasso(0.1).fit(np.ones((10, 2)), np.arange(10.0))
     assert not only.coef_.any()
     assert only.intercept_ == pytest.approx(4.5)
-    level = malt.Lasso(0.1).fit(X, np.full(100, 3.0))
+    level = malt.learn.Lasso(0.1).fit(X, np.full(100, 3.0))
     assert not level.coef_.any()
     assert level.intercept_ == pytest.approx(3)
 
@@ -135,11 +137,11 @@ def test_constant_columns_get_no_weight() -> None:
 def test_a_warm_start_goes_on_from_the_last_weights() -> None:
     X, y = data_set("correlated")
     alpha = strength(X, y, 0.02)
-    model = malt.Lasso(alpha, warm_start=True).fit(X, y)
+    model = malt.learn.Lasso(alpha, warm_start=True).fit(X, y)
     first = model.n_updates_
     assert model.fit(X, y).n_updates_ <= first / 10
     model.set_params(alpha=0.9 * alpha, ranks=3).fit(X, y)
-    cold = malt.Lasso(0.9 * alpha).fit(X, y)
+    cold = malt.learn.Lasso(0.9 * alpha).fit(X, y)
     assert model.objective_ == pytest.approx(cold.objective_, rel=2e-6)
     model.fit(X[:, :100], y)  # other columns: it starts from zeros
     assert model.coef_.shape == (100,)
@@ -148,20 +150,20 @@ def test_a_warm_start_goes_on_from_the_last_weights() -> None:
 def test_float32_is_solved_in_float32() -> None:
     X, y = data_set("plain")
     alpha = strength(X, y, 0.1)
-    model = malt.Lasso(alpha, tol=1e-4).fit(X.astype(np.float32), y.astype(np.float32))
+    model = malt.learn.Lasso(alpha, tol=1e-4).fit(X.astype(np.float32), y.astype(np.float32))
     assert model.coef_.dtype == np.float32
-    exact = malt.Lasso(alpha).fit(X, y)
+    exact = malt.learn.Lasso(alpha).fit(X, y)
     assert model.objective_ == pytest.approx(exact.objective_, rel=1e-3)
     with pytest.warns(ConvergenceWarning, match="float32 allows no less; give X as float64"):
-        malt.Lasso(alpha, tol=1e-12).fit(X.astype(np.float32), y)
+        malt.learn.Lasso(alpha, tol=1e-12).fit(X.astype(np.float32), y)
     with pytest.warns(ConvergenceWarning, match="float64 allows .* raise alpha, or raise tol"):
-        malt.Lasso(alpha, tol=0).fit(X, y)
+        malt.learn.Lasso(alpha, tol=0).fit(X, y)
 
 
 def test_passes_that_do_not_suffice_are_a_warning() -> None:
     X, y = data_set("correlated")
     with pytest.warns(ConvergenceWarning, match=r"tol asks for 1e-06: raise max_iter") as seen:
-        malt.Lasso(strength(X, y, 0.01), max_iter=2).fit(X, y)
+        malt.learn.Lasso(strength(X, y, 0.01), max_iter=2).fit(X, y)
     assert seen[0].filename == __file__
 
 
@@ -181,22 +183,22 @@ def test_passes_that_do_not_suffice_are_a_warning() -> None:
 )
 def test_parameters_are_checked(options: dict[str, Any], message: str) -> None:
     with pytest.raises((ValueError, malt.ConfigError), match=message):
-        malt.ElasticNet(**options).fit(np.eye(3), [1, 2, 3])
+        malt.learn.ElasticNet(**options).fit(np.eye(3), [1, 2, 3])
 
 
 def test_data_that_cannot_be_used_are_refused() -> None:
     X = np.eye(4)
     with pytest.raises(ValueError, match="Input X contains NaN"):
-        malt.Lasso().fit(np.where(X > 0, np.nan, X), np.arange(4))
+        malt.learn.Lasso().fit(np.where(X > 0, np.nan, X), np.arange(4))
     with pytest.raises(ValueError, match="Input y contains"):
-        malt.Lasso().fit(X, [1, 2, np.inf, 4])
+        malt.learn.Lasso().fit(X, [1, 2, np.inf, 4])
     X[2, 1] = 1e200
     with pytest.raises(
         malt.ConfigError,
         match=r"\|x\|\^2 of column 1 is inf; it must be finite; .*"
         "scale columns down",
     ):
-        malt.Lasso().fit(X, np.arange(4))
+        malt.learn.Lasso().fit(X, np.arange(4))
 
 
 @pytest.mark.parametrize(("dtype", "unit"), [(np.float64, 1e200), (np.float32, 1e20)])
@@ -211,13 +213,13 @@ def test_targets_and_penalties_that_overflow_are_refused(
         with pytest.raises(
             malt.ConfigError, match=r"\|y\|\^2 of the targets is .* scale the targets"
         ):
-            malt.Lasso(unit / 10, **settings).fit(X, unit * y)
+            malt.learn.Lasso(unit / 10, **settings).fit(X, unit * y)
         with pytest.raises(malt.ConfigError, match=r"alpha times the rows is inf.*lower alpha"):
-            malt.Lasso(1e308, **settings).fit(X, y)
-        malt.Lasso(unit**0.4 / 10, **settings).fit(X, unit**0.4 * y)
+            malt.learn.Lasso(1e308, **settings).fit(X, y)
+        malt.learn.Lasso(unit**0.4 / 10, **settings).fit(X, unit**0.4 * y)
 
 
-@pytest.mark.parametrize("kind", [malt.Lasso, malt.ElasticNet])
+@pytest.mark.parametrize("kind", [malt.learn.Lasso, malt.learn.ElasticNet])
 def test_chunks_and_missing_targets_are_refused(kind: Any, tmp_path: Path) -> None:
     (tmp_path / "x.svm").write_text("1 1:2\n2 2:1\n")
     with pytest.raises(ValueError, match=r"X is malt\.Chunks.*load them all .*or take malt\.Ridge"):
@@ -226,7 +228,7 @@ def test_chunks_and_missing_targets_are_refused(kind: Any, tmp_path: Path) -> No
         kind().fit(np.eye(4))
 
 
-@pytest.mark.parametrize("kind", [malt.Lasso, malt.ElasticNet])
+@pytest.mark.parametrize("kind", [malt.learn.Lasso, malt.learn.ElasticNet])
 def test_scikit_learns_checks_pass(kind: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -256,16 +258,16 @@ def test_ranks_of_a_job_divide_the_columns(tmp_path: Path) -> None:
         + """
 from scipy import sparse
 
-model = malt.Lasso(0.05).fit(X, y)
+model = malt.learn.Lasso(0.05).fit(X, y)
 tell(found=(model.objective_, model.dual_gap_, model.coef_, model.intercept_))
-tell(differ=error_of(malt.Lasso(0.05).fit, X, y + rank))
-tell(ranks=error_of(malt.Lasso(0.05, ranks=2).fit, X, y))
+tell(differ=error_of(malt.learn.Lasso(0.05).fit, X, y + rank))
+tell(ranks=error_of(malt.learn.Lasso(0.05, ranks=2).fit, X, y))
 columns = sparse.csc_array(X)
 if rank == 1:
     columns.indices = columns.indices.astype(np.int64)
     columns.indptr = columns.indptr.astype(np.int64)
-tell(sparse=malt.Lasso(0.05).fit(columns, y).coef_)
-warm = malt.Lasso(0.05, warm_start=True)
+tell(sparse=malt.learn.Lasso(0.05).fit(columns, y).coef_)
+warm = malt.learn.Lasso(0.05, warm_start=True)
 if rank > 0:
     warm.coef_ = np.zeros(600)
 tell(start=error_of(warm.fit, X, y))
@@ -273,7 +275,7 @@ tell(start=error_of(warm.fit, X, y))
     )
     assert result.code == 0, result.output
     X, y = of_a_job()
-    alone = malt.Lasso(0.05, tol=1e-9).fit(X, y)
+    alone = malt.learn.Lasso(0.05, tol=1e-9).fit(X, y)
     told = result.each("found")
     for found, gap, coef, intercept in told:  # the same bits on all ranks
         assert np.array_equal(coef, told[0][2])
@@ -320,14 +322,14 @@ def act_or_die(self):
     act(self)
 
 descent._Descent._sweep = act_or_die
-model = malt.Lasso(0.05).fit(X, y)
+model = malt.learn.Lasso(0.05).fit(X, y)
 tell(found=(model.objective_, model.dual_gap_, model.coef_), calls=calls)
 """,
         "--keep-going",
         code=128 + signal.SIGKILL,
     )
     X, y = of_a_job()
-    alone = malt.Lasso(0.05, tol=1e-9).fit(X, y)
+    alone = malt.learn.Lasso(0.05, tol=1e-9).fit(X, y)
     for rank in (0, 2):
         found, gap, coef = result.told[rank]["found"]
         assert found <= alone.objective_ * (1 + CLOSE)

@@ -20,14 +20,14 @@ WIDE = pd.DataFrame(RANDOM.standard_normal((60, 5)), columns=list("vwxyz"))
 @pytest.mark.parametrize(
     "make",
     [
-        malt.SGDClassifier,
-        malt.SGDRegressor,
-        malt.LogisticRegression,
-        malt.LinearSVC,
-        malt.Ridge,
-        malt.LinearSVR,
-        malt.Lasso,
-        malt.ElasticNet,
+        malt.learn.SGDClassifier,
+        malt.learn.SGDRegressor,
+        malt.learn.LogisticRegression,
+        malt.learn.LinearSVC,
+        malt.learn.Ridge,
+        malt.learn.LinearSVR,
+        malt.learn.Lasso,
+        malt.learn.ElasticNet,
     ],
 )
 def test_a_refused_fit_leaves_the_model_as_it_was(make: Any) -> None:
@@ -49,10 +49,10 @@ def test_a_refused_fit_leaves_the_model_as_it_was(make: Any) -> None:
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (malt.LinearSVC(C=np.inf), "C is inf; .*C=1e6"),
-        (malt.LogisticRegression(C=np.inf), "C is inf; .*C=1e6"),
-        (malt.LinearSVR(C=0), "C is 0; .*C=1e6"),
-        (malt.Ridge(alpha=0), "alpha is 0; .*alpha=1e-6"),
+        (malt.learn.LinearSVC(C=np.inf), "C is inf; .*C=1e6"),
+        (malt.learn.LogisticRegression(C=np.inf), "C is inf; .*C=1e6"),
+        (malt.learn.LinearSVR(C=0), "C is 0; .*C=1e6"),
+        (malt.learn.Ridge(alpha=0), "alpha is 0; .*alpha=1e-6"),
     ],
 )
 def test_no_penalty_is_refused_with_a_slight_one(model: Any, words: str) -> None:

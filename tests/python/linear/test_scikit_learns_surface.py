@@ -17,6 +17,7 @@ from sklearn.base import clone
 from sklearn.datasets import make_classification, make_regression
 
 import malt
+from malt import learn
 
 CLASSIFIERS = ["LinearSVC", "LogisticRegression", "SGDClassifier"]
 REGRESSORS = ["ElasticNet", "Lasso", "LinearSVR", "Ridge", "SGDRegressor"]
@@ -32,7 +33,7 @@ def shown(model: Any) -> dict[str, Any]:
     names = ["coef_", "intercept_", "n_iter_", "classes_"]
     values = {name: getattr(model, name, None) for name in names}
     # scikit-learn's Ridge has no iterations with most solvers.
-    if isinstance(model, (linear_model.Ridge, malt.Ridge)):
+    if isinstance(model, (linear_model.Ridge, malt.learn.Ridge)):
         del values["n_iter_"]
     return {
         name: (isinstance(value, np.ndarray), np.shape(value), np.asarray(value).dtype.kind)
@@ -53,7 +54,7 @@ def test_attributes_have_scikit_learns_types_and_shapes(name: str, fit_intercept
     for targets in cases:
         made, expected = (
             kind(fit_intercept=fit_intercept).fit(X, targets.astype(float))
-            for kind in (getattr(malt, name), theirs(name))
+            for kind in (getattr(learn, name), theirs(name))
         )
         assert shown(made) == shown(expected)
         assert made.predict(X).shape == expected.predict(X).shape
@@ -64,7 +65,7 @@ def test_attributes_have_scikit_learns_types_and_shapes(name: str, fit_intercept
 def test_several_targets_are_as_many_problems(name: str, convert: Any) -> None:
     X, columns = make_regression(60, 8, n_targets=3, noise=5, random_state=0)
     X[X < 0] = 0
-    kind = getattr(malt, name)
+    kind = getattr(learn, name)
     together = kind(tol=1e-10).fit(convert(X), columns)
     for k, y in enumerate(columns.T):
         alone = kind(tol=1e-10).fit(convert(X), y)
@@ -74,7 +75,7 @@ def test_several_targets_are_as_many_problems(name: str, convert: Any) -> None:
     np.testing.assert_allclose(together.predict(convert(X)), expected.predict(X), rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", [malt.LinearSVC, malt.LogisticRegression])
+@pytest.mark.parametrize("kind", [malt.learn.LinearSVC, malt.learn.LogisticRegression])
 def test_balanced_weights_count_a_row_by_its_weight(kind: Any) -> None:
     X, y = make_classification(80, 4, weights=[0.8], n_informative=3, n_redundant=0, random_state=1)
     times = 1 + 3 * y
@@ -87,14 +88,14 @@ def test_balanced_weights_count_a_row_by_its_weight(kind: Any) -> None:
 
 def test_a_class_whose_rows_weigh_nothing_leaves_finite_weights() -> None:
     X, y = make_classification(90, 5, n_informative=4, n_redundant=0, n_classes=3, random_state=0)
-    model = malt.LogisticRegression(class_weight="balanced", fit_intercept=False)
+    model = malt.learn.LogisticRegression(class_weight="balanced", fit_intercept=False)
     model.fit(X, y, sample_weight=y != 2)
     assert np.isfinite(model.coef_).all()
 
 
 def test_the_intercepts_of_several_classes_add_up_to_nothing() -> None:
     X, y = make_classification(90, 5, n_informative=4, n_redundant=0, n_classes=3, random_state=0)
-    model = malt.LogisticRegression(C=0.1, tol=1e-9).fit(X + 3, y)
+    model = malt.learn.LogisticRegression(C=0.1, tol=1e-9).fit(X + 3, y)
     expected = linear_model.LogisticRegression(C=0.1, tol=1e-9, max_iter=1000).fit(X + 3, y)
     assert model.intercept_.sum() == pytest.approx(0, abs=1e-12)
     np.testing.assert_allclose(model.intercept_, expected.intercept_, rtol=1e-3)
@@ -112,7 +113,7 @@ def test_a_lasso_of_weighted_rows_is_that_of_repeated_rows(
     y = y + 100
     weights = np.arange(60) % 4
     settings = {"alpha": 0.5, "fit_intercept": fit_intercept, "positive": positive, "tol": 1e-12}
-    kind = getattr(malt, name)
+    kind = getattr(learn, name)
     weighted = kind(**settings).fit(convert(X), y, sample_weight=0.7 * weights)
     repeated = kind(**settings).fit(convert(np.repeat(X, weights, 0)), y.repeat(weights))
     expected = theirs(name)(**settings, max_iter=100_000).fit(X, y, sample_weight=weights)
@@ -131,14 +132,14 @@ def test_ranks_of_a_job_train_on_the_same_weights_or_are_named(tmp_path: Path) -
         """
 X, y = np.random.default_rng(0).normal(size=(30, 4)), np.arange(30.0)
 weights = np.ones(30) + rank * (np.arange(30) == 7)
-tell(error=error_of(malt.Lasso(0.1).fit, X, y, weights))
-tell(start=error_of(malt.SGDRegressor().fit, X, y, np.full(4, rank)))
-tell(coef=malt.Lasso(0.1, positive=True, tol=1e-12).fit(X, y, np.arange(30) % 3).coef_)
+tell(error=error_of(malt.learn.Lasso(0.1).fit, X, y, weights))
+tell(start=error_of(malt.learn.SGDRegressor().fit, X, y, np.full(4, rank)))
+tell(coef=malt.learn.Lasso(0.1, positive=True, tol=1e-12).fit(X, y, np.arange(30) % 3).coef_)
 """,
     )
     assert result.code == 0, result.output
     X, y = np.random.default_rng(0).normal(size=(30, 4)), np.arange(30.0)
-    alone = malt.Lasso(0.1, positive=True, tol=1e-12).fit(X, y, np.arange(30) % 3)
+    alone = malt.learn.Lasso(0.1, positive=True, tol=1e-12).fit(X, y, np.arange(30) % 3)
     for coef in result.each("coef"):
         np.testing.assert_allclose(coef, alone.coef_, rtol=1e-5, atol=1e-9)
     for name, of in (("error", "sample_weight"), ("start", "coef_init")):
@@ -157,18 +158,18 @@ def test_training_begins_at_given_weights_as_scikit_learns_does(name: str) -> No
     settings: dict[str, Any] = {"shuffle": False, "max_iter": 2, "tol": None, "alpha": 0.01}
     made, expected = (
         kind(**settings).fit(X, y, coef_init=coef, intercept_init=intercept)
-        for kind in (getattr(malt, name), theirs(name))
+        for kind in (getattr(learn, name), theirs(name))
     )
     np.testing.assert_allclose(made.coef_, expected.coef_, rtol=1e-6)
     np.testing.assert_allclose(made.intercept_, expected.intercept_, rtol=1e-6)
     with pytest.raises(ValueError, match=r"coef_init does not match .* its shape is \(5,\)"):
-        getattr(malt, name)().fit(X, y, coef_init=np.ones(5))
+        getattr(learn, name)().fit(X, y, coef_init=np.ones(5))
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_sparse_weights_predict_the_same(name: str) -> None:
     X, y = make_classification(80, 6, n_informative=4, n_classes=3, random_state=0)
-    model = getattr(malt, name)().fit(X, y)
+    model = getattr(learn, name)().fit(X, y)
     expected = model.decision_function(X)
     assert sparse.issparse(model.sparsify().coef_)
     np.testing.assert_array_equal(model.decision_function(X), expected)
@@ -178,12 +179,12 @@ def test_sparse_weights_predict_the_same(name: str) -> None:
 @pytest.mark.parametrize(
     ("call", "error"),
     [
-        (lambda: malt.Ridge(solver="svd"), "malt.Ridge has no parameter 'solver': leave it out"),
-        (lambda: malt.LogisticRegression(penalty="l1"), r"malt.SGDClassifier\(penalty=...\)"),
-        (lambda: malt.LinearSVC(colour=1), "'colour': it has C, class_weight, fit_intercept"),
-        (lambda: malt.Lasso().fit([[1.0]], [1.0], mass=1), r"malt.Lasso.fit\(\) .* 'mass'; it tak"),
-        (lambda: malt.LatentDirichletAllocation(n_jobs=2), "`ranks` is the number of processes"),
-        (lambda: malt.MatrixFactorization(factors=2), "malt.MatrixFactorization .*n_factors"),
+        (lambda: learn.Ridge(solver="svd"), "malt.learn.Ridge has no parameter 'solver': leave it"),
+        (lambda: learn.LogisticRegression(penalty="l1"), r"learn.SGDClassifier\(penalty=...\)"),
+        (lambda: learn.LinearSVC(colour=1), "'colour': it has C, class_weight, fit_intercept"),
+        (lambda: learn.Lasso().fit([[1.0]], [1.0], mass=1), r"Lasso.fit\(\) .* 'mass'; it tak"),
+        (lambda: learn.LatentDirichletAllocation(n_jobs=2), "`ranks` is the number of processes"),
+        (lambda: learn.MatrixFactorization(factors=2), "MatrixFactorization .*n_factors"),
     ],
     ids=["solver", "penalty", "made up", "fit", "n_jobs", "factorisation"],
 )  # fmt: skip
@@ -194,14 +195,14 @@ def test_unknown_parameters_are_refused_with_a_way_out(call: Any, error: str) ->
 
 def test_setting_a_parameter_of_scikit_learn_only_is_refused_with_a_way_out() -> None:
     with pytest.raises(ValueError, match="Ridge has no parameter 'solver': leave it out"):
-        malt.Ridge().set_params(solver="svd")
+        malt.learn.Ridge().set_params(solver="svd")
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", [*CLASSIFIERS, *REGRESSORS])
 def test_models_are_cloned_and_pickled(name: str) -> None:
     X, y = make_classification(50, 4, random_state=0)
-    model = getattr(malt, name)(max_iter=50, random_state=3).fit(X, y)
+    model = getattr(learn, name)(max_iter=50, random_state=3).fit(X, y)
     again = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
     assert clone(model).get_params() == model.get_params()

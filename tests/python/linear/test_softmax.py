@@ -73,7 +73,7 @@ def test_a_class_without_weight_has_no_part() -> None:
     X, y = load_iris(return_X_y=True)
     X = X - X.mean(0)
     weights = np.where(y == 1, 0.0, 1.0)
-    model = malt.LogisticRegression().fit(X, y, weights)
+    model = malt.learn.LogisticRegression().fit(X, y, weights)
     assert set(model.predict(X)) == {0, 2}
     kept = y != 1
     least = optimum(X[kept], y[kept] // 2, np.ones(kept.sum()))
@@ -85,7 +85,7 @@ def test_a_class_without_weight_has_no_part() -> None:
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_the_gap_is_at_least_the_distance_from_the_optimum(name: str, tol: float) -> None:
     X, y, C, weights = PROBLEMS[name]
-    model = malt.LogisticRegression(C=C, tol=tol).fit(X, y, weights)
+    model = malt.learn.LogisticRegression(C=C, tol=tol).fit(X, y, weights)
     least = optimum(X, y, C * (np.ones(len(y)) if weights is None else weights))
     assert model.dual_gap_ <= tol * model.objective_
     assert model.objective_ - least <= model.dual_gap_ + 1e-9 * least
@@ -93,7 +93,7 @@ def test_the_gap_is_at_least_the_distance_from_the_optimum(name: str, tol: float
 
 def test_a_fit_that_is_cut_short_has_a_true_gap_too() -> None:
     X, y, C, _ = PROBLEMS["two rare classes, weak features"]
-    model = malt.LogisticRegression(C=C, max_iter=1)
+    model = malt.learn.LogisticRegression(C=C, max_iter=1)
     with pytest.warns(UserWarning, match="after 1 passes the gap is"):
         model.fit(X, y)
     assert model.objective_ - optimum(X, y, np.full(len(y), C)) <= model.dual_gap_
@@ -101,7 +101,7 @@ def test_a_fit_that_is_cut_short_has_a_true_gap_too() -> None:
 
 def test_a_fit_to_other_columns_begins_anew() -> None:
     X, y = load_iris(return_X_y=True)
-    model = malt.LogisticRegression(warm_start=True).fit(X, y)
+    model = malt.learn.LogisticRegression(warm_start=True).fit(X, y)
     assert np.array_equal(
-        model.fit(X[:, :3], y).coef_, malt.LogisticRegression().fit(X[:, :3], y).coef_
+        model.fit(X[:, :3], y).coef_, malt.learn.LogisticRegression().fit(X[:, :3], y).coef_
     )

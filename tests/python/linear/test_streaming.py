@@ -30,9 +30,9 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_chunks_in_order_give_the_bits_of_rows_in_memory(digits: str) -> None:
     settings: dict[str, Any] = {"max_iter": 3, "tol": None, "shuffle": False, "average": True}
     whole = malt.load_data(digits)
-    in_memory = malt.SGDClassifier(**settings).fit(whole.X, whole.y)
+    in_memory = malt.learn.SGDClassifier(**settings).fit(whole.X, whole.y)
     chunks = malt.load_data(digits, chunk_rows=100)
-    streamed = malt.SGDClassifier(**settings).fit(chunks)
+    streamed = malt.learn.SGDClassifier(**settings).fit(chunks)
 
     assert np.array_equal(streamed.coef_, in_memory.coef_)
     assert np.array_equal(streamed.classes_, np.arange(10))
@@ -40,8 +40,8 @@ def test_chunks_in_order_give_the_bits_of_rows_in_memory(digits: str) -> None:
 
     def work() -> Mapping[str, Any]:
         part = malt.load_data(digits)
-        in_memory = malt.SGDClassifier(**settings).fit(part.X, part.y)
-        streamed = malt.SGDClassifier(**settings).fit(chunks)
+        in_memory = malt.learn.SGDClassifier(**settings).fit(part.X, part.y)
+        streamed = malt.learn.SGDClassifier(**settings).fit(chunks)
         return {"same": np.array_equal(streamed.coef_, in_memory.coef_)}
 
     assert forked.run(2, work) == [{"same": True}, {"same": True}]
@@ -64,7 +64,7 @@ def test_chunks_in_order_give_the_bits_of_rows_in_memory(digits: str) -> None:
     ids=["alone", "ranks", "async", "gradient"],
 )
 def test_streaming_learns_as_well_as_from_memory(digits: str, way: dict[str, Any]) -> None:
-    model = malt.SGDClassifier(max_iter=10, tol=None, random_state=0, average=True, **way)
+    model = malt.learn.SGDClassifier(max_iter=10, tol=None, random_state=0, average=True, **way)
     in_memory = model.fit(X, Y).score(X, Y)
     streamed = model.fit(malt.load_data(digits, chunk_rows=150)).score(X, Y)
 
@@ -77,10 +77,10 @@ def test_streaming_learns_as_well_as_from_memory(digits: str, way: dict[str, Any
 @pytest.mark.parametrize(
     "make",
     [
-        malt.LogisticRegression,
-        malt.LinearSVC,
-        malt.Ridge,
-        functools.partial(malt.LinearSVR, loss="squared_epsilon_insensitive"),
+        malt.learn.LogisticRegression,
+        malt.learn.LinearSVC,
+        malt.learn.Ridge,
+        functools.partial(malt.learn.LinearSVR, loss="squared_epsilon_insensitive"),
     ],
     ids=["LogisticRegression", "LinearSVC", "Ridge", "LinearSVR"],
 )
@@ -143,7 +143,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     paths = [tmp_path / f"{times}.svm" for times in (10, 60)]
     for path, times in zip(paths, (10, 60), strict=True):
         path.write_bytes(times * some)
-    model = malt.SGDClassifier(max_iter=1, tol=None)
+    model = malt.learn.SGDClassifier(max_iter=1, tol=None)
     small, large = (
         peak_growth(lambda path=path: model.fit(malt.load_data(path, chunk_rows=1000)))
         for path in paths
@@ -158,17 +158,17 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
 
 def test_ranks_of_a_job_read_their_own_parts(digits: str) -> None:
     def work() -> Mapping[str, Any]:
-        model = malt.SGDClassifier(max_iter=5, tol=None, random_state=0, average=True)
+        model = malt.learn.SGDClassifier(max_iter=5, tol=None, random_state=0, average=True)
         model.fit(malt.load_data(digits, chunk_rows=200))
         rows = int(model.history_["examples"].max()) // 5
         return {"coef": model.coef_.tolist(), "rows": rows, "score": model.score(X, Y)}
 
     def narrow() -> Mapping[str, Any]:
-        malt.SGDClassifier().fit(malt.load_data(digits, chunk_rows=200, features=3))
+        malt.learn.SGDClassifier().fit(malt.load_data(digits, chunk_rows=200, features=3))
         return {}
 
     def nested() -> Mapping[str, Any]:
-        malt.SGDClassifier(ranks=2).fit(malt.load_data(digits, chunk_rows=200))
+        malt.learn.SGDClassifier(ranks=2).fit(malt.load_data(digits, chunk_rows=200))
         return {}
 
     first, second = forked.run(2, work)
@@ -184,14 +184,14 @@ def test_ranks_of_a_job_read_their_own_parts(digits: str) -> None:
 
 def test_a_loop_of_partial_fit_over_chunks(digits: str) -> None:
     # As in docs/estimators.md
-    model = malt.SGDClassifier(random_state=0)
+    model = malt.learn.SGDClassifier(random_state=0)
     chunks = malt.load_data(digits, chunk_rows=500, features=64, zero_based=False)
     for _ in range(3):
         for data in chunks:
             model.partial_fit(data.X, data.y, classes=range(10))
     assert model.score(X, Y) > 0.9
 
-    others = malt.SGDClassifier()
+    others = malt.learn.SGDClassifier()
     with pytest.raises(ValueError, match="classes must be passed on the first call"):
         others.partial_fit(data.X, data.y)
     with pytest.raises(ValueError, match=r"labels \[.* 9\.\], which are not in \[0 1 2\]"):
@@ -202,16 +202,16 @@ def test_a_loop_of_partial_fit_over_chunks(digits: str) -> None:
     ("settings", "given", "words"),
     [
         ({"early_stopping": True}, {}, "early_stopping=True holds rows out of X"),
-        ({"class_weight": "balanced"}, {}, "'balanced' takes all of y; for malt.Chunks"),
-        ({}, {"y": Y}, "y is given beside malt.Chunks"),
-        ({}, {"sample_weight": Y}, "sample_weight is given beside malt.Chunks"),
+        ({"class_weight": "balanced"}, {}, "'balanced' takes all of y; for malt.data.Chunks"),
+        ({}, {"y": Y}, "y is given beside malt.data.Chunks"),
+        ({}, {"sample_weight": Y}, "sample_weight is given beside malt.data.Chunks"),
     ],
 )
 def test_what_cannot_be_streamed_is_said(
     digits: str, settings: dict[str, Any], given: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):
-        malt.SGDClassifier(**settings).fit(malt.load_data(digits, chunk_rows=500), **given)
+        malt.learn.SGDClassifier(**settings).fit(malt.load_data(digits, chunk_rows=500), **given)
 
 
 @pytest.mark.parametrize("ranks", [None, 2])
@@ -225,7 +225,7 @@ def test_targets_that_are_no_labels_are_refused(tmp_path: Path, ranks: int | Non
         np.savetxt(path, np.column_stack([targets, targets]), delimiter=",", fmt="%g")
         chunks = malt.load_data(path, label=0, chunk_rows=100)
         with pytest.raises(malt.ConfigError, match=words):
-            malt.SGDClassifier(ranks=ranks).fit(chunks)
+            malt.learn.SGDClassifier(ranks=ranks).fit(chunks)
 
 
 def test_files_that_shrink_meanwhile_and_tables_without_targets_are_refused(
@@ -235,7 +235,7 @@ def test_files_that_shrink_meanwhile_and_tables_without_targets_are_refused(
     path.write_bytes(Path(digits).read_bytes())
     np.save(tmp_path / "x.npy", X)
 
-    class Shrinks(malt.SGDClassifier):  # type: ignore[misc]
+    class Shrinks(malt.learn.SGDClassifier):  # type: ignore[misc]
         def _start(self, *arguments: Any) -> None:
             super()._start(*arguments)
             text = path.read_bytes()
@@ -246,4 +246,4 @@ def test_files_that_shrink_meanwhile_and_tables_without_targets_are_refused(
     with pytest.raises(malt.ConfigError, match=shrunk):
         Shrinks(max_iter=2).fit(malt.load_data(path, chunk_rows=500))
     with pytest.raises(malt.ConfigError, match="no targets: label= names the column"):
-        malt.SGDRegressor().fit(malt.load_data(tmp_path / "x.npy", chunk_rows=500))
+        malt.learn.SGDRegressor().fit(malt.load_data(tmp_path / "x.npy", chunk_rows=500))

@@ -1,4 +1,4 @@
-"""malt.partition: what it places where, what it counts, and the files of a Partition."""
+"""malt.data.partition: what it places where, what it counts, and the files of a Partition."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def groups(rows: int = 300, count: int = 3, mixed: float = 0.0) -> sp.csr_matrix
     return made
 
 
-def recounted(X: sp.csr_matrix, p: malt.Partition) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def recounted(
+    X: sp.csr_matrix, p: malt.data.Partition
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """What each part gets and sends, and which columns are shared, counted by NumPy."""
     needs = np.zeros((p.parts, X.shape[1]), bool)
     places = X.nonzero()
@@ -40,7 +42,7 @@ def recounted(X: sp.csr_matrix, p: malt.Partition) -> tuple[np.ndarray, np.ndarr
 
 def test_rows_with_columns_in_common_go_together() -> None:
     X = groups()
-    p = malt.partition(X, 3, passes=10)
+    p = malt.data.partition(X, 3, passes=10)
 
     assert p.shape == X.shape
     assert all(len(np.unique(p.rows[k::3])) == 1 for k in range(3))
@@ -55,7 +57,7 @@ def test_rows_with_columns_in_common_go_together() -> None:
 @pytest.mark.parametrize("balance", ["rows", "values"])
 def test_counts_are_those_of_numpy(parts: int, balance: str) -> None:
     X = groups(500, 5, mixed=0.3)
-    p = malt.partition(X, parts, balance=balance, seed=parts)
+    p = malt.data.partition(X, parts, balance=balance, seed=parts)
     received, sent, shared = recounted(X, p)
     traffic = p.traffic(X)
 
@@ -76,7 +78,7 @@ def test_random_traffic_is_the_mean_of_random_partitions() -> None:
     for seed in range(200):
         rng = np.random.default_rng(seed)
         rows, columns = rng.integers(0, 4, X.shape[0]), rng.integers(0, 4, X.shape[1])
-        p = malt.Partition(rows, columns, np.ones(X.shape[1], bool), 4)
+        p = malt.data.Partition(rows, columns, np.ones(X.shape[1], bool), 4)
         totals.append(p.traffic(X).total)
 
     assert abs(np.mean(totals) / p.traffic(X).random - 1) < 0.02
@@ -84,35 +86,35 @@ def test_random_traffic_is_the_mean_of_random_partitions() -> None:
 
 def test_is_the_same_for_the_same_seed_and_every_form_of_the_matrix() -> None:
     X = groups(mixed=0.5)
-    p = malt.partition(X, 4, seed=1)
+    p = malt.data.partition(X, 4, seed=1)
 
     backwards = sp.csr_matrix(X[:, ::-1])
     backwards.indices = X.shape[1] - 1 - backwards.indices  # columns of a row in falling order
     for same in (X.copy(), X.tocsc(), X.tocoo(), X.toarray(), sp.csr_array(X), backwards):
-        assert malt.partition(same, 4, seed=1).checksum == p.checksum
-    assert malt.partition(X, 4, seed=2).checksum != p.checksum
+        assert malt.data.partition(same, 4, seed=1).checksum == p.checksum
+    assert malt.data.partition(X, 4, seed=2).checksum != p.checksum
 
 
 def test_can_be_pickled_and_saved(tmp_path: Path) -> None:
-    p = malt.partition(groups(), 3)
+    p = malt.data.partition(groups(), 3)
     p.save(tmp_path / "p.npz")
     np.savez(tmp_path / "other.npz", rows=p.rows)
 
-    for copy in (pickle.loads(pickle.dumps(p)), malt.Partition.load(tmp_path / "p.npz")):
+    for copy in (pickle.loads(pickle.dumps(p)), malt.data.Partition.load(tmp_path / "p.npz")):
         assert copy.checksum == p.checksum
         assert (copy.parts, copy.shape) == (3, p.shape)
     with pytest.raises(malt.ConfigError, match="has no partition: columns, parts, shared missing"):
-        malt.Partition.load(tmp_path / "other.npz")
+        malt.data.Partition.load(tmp_path / "other.npz")
     np.save(tmp_path / "array.npy", p.rows)
     (tmp_path / "text").write_text("no partition")
     for name in ("array.npy", "text"):
         with pytest.raises(malt.ConfigError, match="has no partition") as caught:
-            malt.Partition.load(tmp_path / name)
+            malt.data.Partition.load(tmp_path / name)
         assert "allow_pickle" not in str(caught.value)
 
 
 def test_a_damaged_file_has_no_partition(tmp_path: Path) -> None:
-    p = malt.partition(groups(60), 3)
+    p = malt.data.partition(groups(60), 3)
     p.save(tmp_path / "whole.npz")
     whole = (tmp_path / "whole.npz").read_bytes()
     damaged = [whole[:end] for end in range(0, len(whole), 50)]
@@ -122,7 +124,7 @@ def test_a_damaged_file_has_no_partition(tmp_path: Path) -> None:
     for data in damaged:
         (tmp_path / "damaged.npz").write_bytes(data)
         with contextlib.suppress(malt.ConfigError):
-            whole_ones += malt.Partition.load(tmp_path / "damaged.npz").checksum == p.checksum
+            whole_ones += malt.data.Partition.load(tmp_path / "damaged.npz").checksum == p.checksum
     assert whole_ones < len(damaged) / 2
     arrays = {name: getattr(p, name) for name in ("rows", "columns", "shared")}
     for name, wrong, text in [
@@ -133,7 +135,7 @@ def test_a_damaged_file_has_no_partition(tmp_path: Path) -> None:
     ]:
         np.savez(tmp_path / "other.npz", **{**arrays, "parts": 3, name: wrong})
         with pytest.raises(malt.ConfigError, match=r"other.npz' has no partition") as caught:
-            malt.Partition.load(tmp_path / "other.npz")
+            malt.data.Partition.load(tmp_path / "other.npz")
         assert text in str(caught.value)
 
 
@@ -146,14 +148,14 @@ def test_a_partition_that_does_not_fit_into_memory_is_not_read(
     with pytest.raises(
         malt.ConfigError, match="array rows does not fit into memory: it takes 32 MiB"
     ):
-        malt.Partition.load(tmp_path / "p.npz")
+        malt.data.Partition.load(tmp_path / "p.npz")
 
 
 def test_does_not_change_with_the_arrays_it_was_made_of() -> None:
     X, rows, columns = np.ones((4, 5)), np.zeros(4, np.int32), np.zeros(5, np.int32)
     shared = np.ones(5, bool)
-    p = malt.Partition(rows, columns, shared, 2)
-    placed = malt.Partition.from_rows(X, rows, 2)
+    p = malt.data.Partition(rows, columns, shared, 2)
+    placed = malt.data.Partition.from_rows(X, rows, 2)
     rows[0] = columns[0] = 7
     shared[0] = False
 
@@ -172,26 +174,26 @@ def test_an_element_that_is_stored_twice_counts_once() -> None:
     places = once.nonzero()
     starts = 2 * once.indptr
     twice = sp.csr_matrix((np.ones(2 * once.nnz), np.repeat(places[1], 2), starts), once.shape)
-    p = malt.partition(twice, 3)
+    p = malt.data.partition(twice, 3)
 
-    assert p.checksum == malt.partition(once, 3).checksum
+    assert p.checksum == malt.data.partition(once, 3).checksum
     assert p.traffic(twice).random == p.traffic(once).random
     assert twice.nnz == 2 * once.nnz
 
 
 @pytest.mark.parametrize(("parts", "balance"), [(4, "rows"), (4, "values"), (7, "values")])
 def test_empty_rows_are_spread_evenly(parts: int, balance: str) -> None:
-    p = malt.partition(sp.csr_matrix((28, 4)), parts, balance=balance)
+    p = malt.data.partition(sp.csr_matrix((28, 4)), parts, balance=balance)
     assert np.bincount(p.rows, minlength=parts).tolist() == [28 // parts] * parts
 
 
 def test_names_the_memory_that_wide_data_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     X = sp.csr_matrix((np.ones(4), [0, 1, 0, 1], [0, 2, 4]), shape=(2, 100_000))
-    p = malt.partition(X, 2)
+    p = malt.data.partition(X, 2)
     monkeypatch.setattr(_partition.core, "available_bytes", lambda: 2_700_000)
     for call in (
-        lambda: malt.partition(X, 2),
-        lambda: malt.Partition.from_rows(X, [0] * 2, 65),  # two words of bits a column
+        lambda: malt.data.partition(X, 2),
+        lambda: malt.data.Partition.from_rows(X, [0] * 2, 65),  # two words of bits a column
         lambda: p.traffic(X),
     ):
         with pytest.raises(malt.ConfigError, match="of 100000 columns need"):
@@ -201,7 +203,7 @@ def test_names_the_memory_that_wide_data_needs(monkeypatch: pytest.MonkeyPatch) 
 def test_rows_placed_by_something_else_get_owners() -> None:
     X = groups(mixed=0.3)
     rows = np.arange(300) % 4
-    p = malt.Partition.from_rows(X, rows, 4)
+    p = malt.data.Partition.from_rows(X, rows, 4)
 
     assert p.rows.tolist() == rows.tolist()
     assert p.traffic(X).received.tolist() == recounted(X, p)[0].tolist()
@@ -237,19 +239,19 @@ def test_refuses_what_it_cannot_place(
     X: Any, parts: Any, options: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(malt.ConfigError) as caught:
-        malt.partition(X, parts, **options)
+        malt.data.partition(X, parts, **options)
     assert text in str(caught.value)
 
 
 def test_refuses_parts_that_are_none() -> None:
     X = groups()
-    p = malt.partition(X, 3)
+    p = malt.data.partition(X, 3)
     with pytest.raises(malt.ConfigError, match=r"rows\[1\] is 3; with 3 parts it is 0 to 2"):
-        malt.Partition([0, 3], [0], [True], 3)
+        malt.data.Partition([0, 3], [0], [True], 3)
     with pytest.raises(malt.ConfigError, match="columns have the shape"):
-        malt.Partition([0], [[0]], [True], 3)
+        malt.data.Partition([0], [[0]], [True], 3)
     with pytest.raises(malt.ConfigError, match="shared has the shape"):
-        malt.Partition([0], [0], [True, False], 3)
+        malt.data.Partition([0], [0], [True, False], 3)
     with pytest.raises(malt.ConfigError, match="part is 3; it must be a whole number from 0 to 2"):
         p.rows_of(3)
     with pytest.raises(malt.ConfigError, match="there are parts for 300 rows, but the matrix has"):

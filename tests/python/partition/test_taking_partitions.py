@@ -18,7 +18,7 @@ SPARSE = """
 malt.init(timeout=30)
 X = np.zeros((400, 80))
 X[::2, :20] = X[1::2, 19:40] = 1        # column 19 is in rows of both parts
-p = malt.partition(X, 2)
+p = malt.data.partition(X, 2)
 mine = X[p.rows_of(rank)].sum(0)
 found = {}
 for name, given in (("all", None), ("placed", p)):
@@ -30,11 +30,11 @@ for name, given in (("all", None), ("placed", p)):
     dense[v.indices] = v.values
     found[name] = (dense[mine > 0], v.stats().bytes_out)
 tell(found=found)
-wrong = malt.partition(X, 3)
+wrong = malt.data.partition(X, 3)
 tell(parts=error_of(malt.sparse_vector, 80, capacity=8, partition=wrong))
 tell(width=error_of(malt.sparse_vector, 81, capacity=8, partition=p))
 tell(kind=error_of(malt.sparse_vector, 80, capacity=8, partition=p.rows))
-other = malt.Partition(p.rows, p.columns, np.roll(p.shared, 1) if rank else p.shared, 2)
+other = malt.data.Partition(p.rows, p.columns, np.roll(p.shared, 1) if rank else p.shared, 2)
 tell(differ=error_of(malt.sparse_vector, 80, capacity=8, partition=other))
 """
 
@@ -46,9 +46,9 @@ def test_a_sparse_vector_sends_what_other_ranks_need(tmp_path: Path) -> None:
         (all_values, all_bytes), (values, sent) = told["found"]["all"], told["found"]["placed"]
         assert values.tolist() == all_values.tolist()
         assert (all_bytes, sent) in [(8 * 20, 8), (8 * 21, 8)]
-        assert told["parts"].says("partition has 3 parts", "2 ranks", "malt.partition(X, 2)")
+        assert told["parts"].says("partition has 3 parts", "2 ranks", "malt.data.partition(X, 2)")
         assert told["width"].says("partition has 80 columns, but dim is 81")
-        assert told["kind"].says("partition is a ndarray", "malt.partition(X, parts)")
+        assert told["kind"].says("partition is a ndarray", "malt.data.partition(X, parts)")
         assert told["differ"].kind == "ConfigError"
 
 
@@ -56,7 +56,7 @@ TABLE = """
 malt.init(timeout=30)
 rng = np.random.default_rng(0)
 owners = rng.integers(0, size, 5000)
-p = malt.Partition([0], owners, np.ones(5000, bool), size)
+p = malt.data.Partition([0], owners, np.ones(5000, bool), size)
 expected = np.zeros((5000, 2))
 with malt.ps.Table(5000, 2, staleness=0, dtype=np.float64, partition=p) as table:
     for step in range(20):
@@ -86,7 +86,7 @@ with malt.ps.Table(5000, 2, partition=p) as table:
     table.pull(mine)
     stats = table.stats()
     tell(own=(stats.bytes_out + stats.bytes_in, stats.bytes_own))
-wrong = malt.Partition([0], owners % 1, np.ones(5000, bool), size + 1)
+wrong = malt.data.Partition([0], owners % 1, np.ones(5000, bool), size + 1)
 tell(parts=error_of(malt.ps.Table, 5000, partition=wrong))
 tell(width=error_of(malt.ps.Table, 5001, partition=p))
 tell(differ=error_of(malt.ps.Table, 5000, partition=p if rank else None, timeout=5))
@@ -114,7 +114,7 @@ def test_a_table_with_owners_has_the_same_values(tmp_path: Path, size: int, tran
 
 def test_an_owners_keys_are_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     owners = np.random.default_rng(0).integers(0, 3, 100_000)
-    p = malt.Partition([0], owners, np.ones(len(owners), bool), 3)
+    p = malt.data.Partition([0], owners, np.ones(len(owners), bool), 3)
     placing = Placing(p, len(owners), 4)
     scans, scan = [], np.flatnonzero
     monkeypatch.setattr(np, "flatnonzero", lambda array: scans.append(array) or scan(array))
@@ -131,7 +131,7 @@ def test_an_owners_keys_are_listed_once(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_checkpoint_fits_tables_with_the_same_partition(tmp_path: Path) -> None:
     script = f"""
 malt.init(timeout=30)
-p = malt.Partition([0], np.arange(100) % size, np.ones(100, bool), size)
+p = malt.data.Partition([0], np.arange(100) % size, np.ones(100, bool), size)
 where = {str(tmp_path / "saved")!r}
 with malt.ps.Table(100, partition=p) as table:
     if rank == 0:
@@ -170,7 +170,7 @@ with malt.ps.Table(100, update=malt.ps.Assign()) as table:
 def test_a_checkpoint_fits_other_numbers_of_ranks(tmp_path: Path) -> None:
     script = f"""
 malt.init(timeout=30)
-p = malt.Partition([0], np.random.default_rng(0).integers(0, 2, 5000), np.ones(5000, bool), 2)
+p = malt.data.Partition([0], np.random.default_rng(0).integers(0, 2, 5000), np.ones(5000, bool), 2)
 where = {str(tmp_path / "saved")!r}
 with malt.ps.Table(5000, partition=p) as table:
     if malt.restore(where, {{"t": table}}) is None:
@@ -181,7 +181,7 @@ with malt.ps.Table(5000, partition=p) as table:
         malt.save(where, {{"t": table}})
     malt.barrier()
     tell(values=table.pull())
-with malt.ps.Table(5008, partition=malt.Partition([0], [0] * 5008, [True] * 5008, 1)) as table:
+with malt.ps.Table(5008, partition=malt.data.Partition([0], [0] * 5008, [True] * 5008, 1)) as table:
     tell(wider=error_of(malt.restore, where, {{"t": table}}))
 """
     for size in (2, 3):
@@ -202,14 +202,14 @@ X = np.zeros((200, 80))
 X[users, items] = 1
 def model(**options):
     given = dict(n_factors=4, n_epochs=15, lr=0.05, random_state=0, shape=(200, 80))
-    return malt.MatrixFactorization(**given | options)
+    return malt.learn.MatrixFactorization(**given | options)
 """
 
 
 def test_a_factorization_learns_the_same_from_fewer_bytes(tmp_path: Path) -> None:
     script = f"""{RATINGS}
 malt.init(timeout=30)
-p = malt.partition(X, size)
+p = malt.data.partition(X, size)
 given = (users, items, values)
 placed = model(partition=p).fit(given)                # each rank is given all, and takes its own
 own = p.rows[users] == rank
@@ -219,9 +219,9 @@ whole = model().fit(mine)                             # exchanges all rows
 sent = [each.history_["bytes_out"].max() for each in (placed, whole)]
 tell(sent=sent, factors=[each.item_factors_ for each in (placed, again, whole)])
 tell(rmse=[each.rmse(given) for each in (placed, whole)])
-tell(parts=error_of(model(partition=malt.partition(X, 3)).fit, given))
-tell(rows=error_of(model(partition=malt.partition(X[:50], 2)).fit, given))
-one = p if rank else malt.partition(X, size, seed=5)
+tell(parts=error_of(model(partition=malt.data.partition(X, 3)).fit, given))
+tell(rows=error_of(model(partition=malt.data.partition(X[:50], 2)).fit, given))
+one = p if rank else malt.data.partition(X, size, seed=5)
 tell(differ=error_of(model(partition=one).fit, given))
 tell(empty=error_of(model(partition=p).fit, tuple(e[own == (rank == 0)] for e in given)))
 """
@@ -243,7 +243,7 @@ tell(empty=error_of(model(partition=p).fit, tuple(e[own == (rank == 0)] for e in
 def test_forked_ranks_take_the_users_of_their_parts() -> None:
     space: dict[str, Any] = {"np": np, "malt": malt}
     exec(RATINGS, space)
-    p = malt.partition(space["X"], 2)
+    p = malt.data.partition(space["X"], 2)
     given = tuple(space[name] for name in ("users", "items", "values"))
     fitted = space["model"](partition=p, ranks=2).fit(given)
 
@@ -262,11 +262,11 @@ def test_drawn_pairs_make_all_items_shared_and_no_users() -> None:
     users, items = np.divmod(np.arange(2000), 50)
     items += 50 * (users % 2)  # two halves that have nothing in common
     X = sp.csr_matrix((np.ones(2000), (users, items)), shape=(40, 100))
-    p = malt.partition(X, 2)
+    p = malt.data.partition(X, 2)
     sent = {}
     for epochs in (1, 11):
         for negatives in (0, 1):
-            model = malt.MatrixFactorization(
+            model = malt.learn.MatrixFactorization(
                 16, epochs, implicit=True, negatives=negatives, partition=p, ranks=2, verbose=False
             )
             sent[negatives, epochs] = model.fit(X).history_["bytes_out"].max()
@@ -281,8 +281,8 @@ def test_drawn_pairs_make_all_items_shared_and_no_users() -> None:
 
 def test_the_exchange_of_shared_rows_counts_as_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     X = sp.csr_matrix(np.ones((20, 1000)))  # all items are shared
-    p = malt.Partition.from_rows(X, np.arange(20) % 2, 2)
+    p = malt.data.Partition.from_rows(X, np.arange(20) % 2, 2)
     monkeypatch.setattr(trainer, "available_bytes", lambda: 20 * 1020 * 17)
-    malt.MatrixFactorization(16, 1, ranks=2, verbose=False).fit(X)
+    malt.learn.MatrixFactorization(16, 1, ranks=2, verbose=False).fit(X)
     with pytest.raises(malt.ConfigError, match="20 users and 1000 items with 16 factors need"):
-        malt.MatrixFactorization(16, 1, ranks=2, partition=p, verbose=False).fit(X)
+        malt.learn.MatrixFactorization(16, 1, ranks=2, partition=p, verbose=False).fit(X)

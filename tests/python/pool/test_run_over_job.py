@@ -188,7 +188,7 @@ def leave_early(how):
         made = malt.vector(np.ones(2))
         pool = error_of(lambda: malt.Pool(over=job))
         if how == "leave":
-            malt.leave()
+            malt.jobs.leave()
     return [str(pool), str(error_of(malt.init)), str(error_of(malt.rank)), made.array]
 
 job = malt.init(timeout=60)

@@ -433,7 +433,7 @@ def test_a_lasso_by_schedule_takes_fewer_updates_than_by_chance() -> None:
     updates = []
     for options in ((), ("--random",)):
         text = malt_run(2, "lasso_schedule.py", "--close", "0.02", "--rounds", "20000", *options)
-        found = re.search(r"(\d+) rounds, (\d+) updates: ([\d.e-]+) above malt.Lasso's", text)
+        found = re.search(r"(\d+) rounds, (\d+) updates: ([\d.e-]+) above malt.learn.Lasso's", text)
         assert found, text
         assert int(found[1]) < 20_000
         assert float(found[3]) <= 0.02
@@ -514,7 +514,7 @@ def test_consensus_logistic_ends_at_the_optimum_over_all_rows(options: tuple[str
 def test_consensus_lasso_agrees_with_malt_lasso(options: tuple[str, ...]) -> None:
     text = malt_run(3, "consensus_lasso.py", *options)
     found = re.fullmatch(
-        r"\[0\] \d+ rounds, (\d+) of 100 weights: (\S+) above malt.Lasso's [0-9.]+\n", text
+        r"\[0\] \d+ rounds, (\d+) of 100 weights: (\S+) above malt.learn.Lasso's [0-9.]+\n", text
     )
     assert found, text
     assert 0 < int(found[1]) < 30

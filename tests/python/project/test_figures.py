@@ -69,9 +69,9 @@ SENTENCES = [
     (PERFORMANCE, "log loss takes {} to {} times as", r"^Solved.*\| SYN, log.*liblinear", "x", 1),
     (PERFORMANCE, "of Snap ML take {} to {} times as", r"^Solved.*Snap ML, 2", "x", 1),
     ("consensus.md", "rounds were {} to {} times as fast", ALIKE, "x", -1),
-    ("partition.md", "languages, {} to {} times fewer", r"GROUPS in.*malt.partition", "x", 1),
-    ("partition.md", "groups it is {} to {} times, all", r"ZIPF in.*malt.partition", "x", 1),
-    ("partition.md", "columns, and {} times on the words", r"NG in.*malt.partition", "x", 1),
+    ("partition.md", "languages, {} to {} times fewer", r"GROUPS in.*malt.data.partition", "x", 1),
+    ("partition.md", "groups it is {} to {} times, all", r"ZIPF in.*malt.data.partition", "x", 1),
+    ("partition.md", "columns, and {} times on the words", r"NG in.*malt.data.partition", "x", 1),
 ]
 
 

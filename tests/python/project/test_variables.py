@@ -24,7 +24,7 @@ import malt, numpy as np
 malt.init()
 v = malt.vector(np.ones(3))
 v.allreduce(malt.SUM)
-print("sum", malt.allreduce(malt.size()), v.array.sum(), malt.restarts())
+print("sum", malt.allreduce(malt.size()), v.array.sum(), malt.jobs.restarts())
 malt.finalize()
 """
 
@@ -50,7 +50,7 @@ def test_ranks_start_with_all_settings_empty(tmp_path: Path) -> None:
     result = run_job(
         tmp_path,
         2,
-        "malt.init(); tell(mean=malt.allreduce(rank), restarts=malt.restarts())",
+        "malt.init(); tell(mean=malt.allreduce(rank), restarts=malt.jobs.restarts())",
         environ=environ,
     )
     assert result.each("mean") == [0.5, 0.5]

@@ -68,7 +68,7 @@ def test_they_stay_fresh_while_a_rank_dies_and_rejoins(tmp_path: Path) -> None:
 malt.init(timeout=60)
 hot = [1, 100, 700]
 table = malt.ps.Table(1000, 2, staleness=0, replicas=1, hot=hot)
-tell(pid=os.getpid(), restarts=malt.restarts())
+tell(pid=os.getpid(), restarts=malt.jobs.restarts())
 while table.iteration < goal():
     table.push(None, 1.0)
     assert (table.pull(hot) == table.pull()[hot]).all()

@@ -47,7 +47,7 @@ def test_lists_beyond_the_cache_are_sent_each_time() -> None:
     ids=["float16", "bfloat16", "int8"],
 )
 def test_a_codec_rounds_what_is_pushed_and_pulled(
-    codec: malt.Codec, error: float, value_bytes: int
+    codec: malt.types.Codec, error: float, value_bytes: int
 ) -> None:
     values = np.random.default_rng(3).uniform(-1, 1, (2000, 16)).astype(np.float32)
     with Table(2000, 16, codec=codec) as table:

@@ -16,12 +16,12 @@ from jobs import Running, exists, start_job
 # Each life of a rank adds 1 to its own column of every row, again and again.
 COUNT = """
 malt.init(timeout=30)
-life = malt.restarts()
+life = malt.jobs.restarts()
 column = rank + 4 * life
 partition = None
 if is_placed:
     owners = np.random.default_rng(0).integers(0, 4, 3000)
-    partition = malt.Partition([0], owners, np.ones(3000, bool), 4)
+    partition = malt.data.Partition([0], owners, np.ones(3000, bool), 4)
 table = malt.ps.Table(
     3000, 16, dtype=np.float64, replicas=replicas, staleness=staleness, partition=partition
 )
@@ -29,7 +29,7 @@ ones = np.zeros((3000, 16))
 ones[:, column] = 1
 begun = known = 0
 tell(pid=os.getpid(), restarts=life)
-while table.iteration < goal() and not malt.leaving():
+while table.iteration < goal() and not malt.jobs.leaving():
     begun += 1
     push = table.push(None, ones)
     if begun % 4 == 0:
@@ -39,8 +39,8 @@ while table.iteration < goal() and not malt.leaving():
     table.pull(np.arange(0, 3000, 7))
     tell(at=table.iteration, alive=malt.alive(), moved=table._seat.core.moved)
     write(column, begun, known)
-if malt.leaving():
-    malt.leave()
+if malt.jobs.leaving():
+    malt.jobs.leave()
     write(column, begun, begun)
     tell(left=life)
     sys.exit()
@@ -187,8 +187,8 @@ def test_a_table_beside_vectors_moves_with_them(tmp_path: Path) -> None:
 malt.init(timeout=30)
 v = malt.vector(np.zeros(100))
 table = malt.ps.Table(1000, dtype=np.float64, replicas=1, staleness=0)
-shared = malt.Shared(np.zeros(10, np.int64))
-tell(pid=os.getpid(), restarts=malt.restarts(), first=(v.iteration, table.iteration))
+shared = malt.ps.Shared(np.zeros(10, np.int64))
+tell(pid=os.getpid(), restarts=malt.jobs.restarts(), first=(v.iteration, table.iteration))
 while v.iteration < goal():
     v.scatter()
     v.gather(malt.AVG, staleness=0)
@@ -215,8 +215,8 @@ def test_rows_without_copies_are_lost_for_all_ranks_alike(tmp_path: Path) -> Non
     body = """
 malt.init(timeout=30)
 table = malt.ps.Table(1000, dtype=np.float64)
-tell(pid=os.getpid(), restarts=malt.restarts(), at=5)
-if malt.restarts() == 0:
+tell(pid=os.getpid(), restarts=malt.jobs.restarts(), at=5)
+if malt.jobs.restarts() == 0:
     table.push(None, 1.0)
     table.wait()
     malt.barrier()
@@ -244,10 +244,10 @@ def test_a_rank_that_has_left_the_table_goes_to_the_next_group_too(tmp_path: Pat
 malt.init(timeout=30)
 table = malt.ps.Table(1000, dtype=np.float64)
 v = malt.vector(np.zeros(3))
-tell(pid=os.getpid(), restarts=malt.restarts())
+tell(pid=os.getpid(), restarts=malt.jobs.restarts())
 table.push(None, 1.0)
 table.wait()
-if malt.restarts() == 0:
+if malt.jobs.restarts() == 0:
     malt.barrier()
     if rank == 2:
         table.leave()

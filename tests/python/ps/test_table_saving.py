@@ -372,7 +372,7 @@ def test_a_table_that_has_moved_to_another_group_is_saved_whole(tmp_path: Path) 
     body = """
 malt.init(timeout=60)
 table = malt.ps.Table(3000, dtype=np.float64, replicas=1, staleness=2)
-tell(pid=os.getpid(), restarts=malt.restarts())
+tell(pid=os.getpid(), restarts=malt.jobs.restarts())
 while table.iteration < goal():
     table.push(None, 1.0)
     table.clock()

@@ -65,10 +65,11 @@ def test_each_push_sees_a_state_as_old_as_the_staleness(
         PROGRAM
         + f"""
 program = Counting(12)
-rounds = malt.schedule.run(program, length=8, staleness={staleness})
+rounds = malt.optimize.schedule.run(program, length=8, staleness={staleness})
 tell(rounds=rounds, state=program.state, seen=program.seen)
 again = Counting(100)
-tell(limited=malt.schedule.run(again, length=8, rounds=4, staleness={staleness}), drawn=again.drawn)
+limited = malt.optimize.schedule.run(again, length=8, rounds=4, staleness={staleness})
+tell(limited=limited, drawn=again.drawn)
 """,
     )
     assert result.code == 0, result.output
@@ -89,9 +90,9 @@ def test_a_dead_rank_is_named_on_all_ranks_that_are_left_and_they_go_on(
         PROGRAM
         + f"""
 program = Counting(50, die_at=9 if rank == 2 else None)
-tell(error=error_of(malt.schedule.run, program, length=8, staleness={staleness}))
+tell(error=error_of(malt.optimize.schedule.run, program, length=8, staleness={staleness}))
 rest = Counting(50)
-tell(rounds=malt.schedule.run(rest, length=8, staleness={staleness}), state=rest.state)
+tell(rounds=malt.optimize.schedule.run(rest, length=8, staleness={staleness}), state=rest.state)
 tell(pulled=program.pulled)
 """,
         "--keep-going",
@@ -140,9 +141,9 @@ errors = []
 for at in (1, 7, 12):  # the last pull() comes after the last schedule()
     program = Failing(12)
     program.calls, program.fail_at = {{}}, at
-    errors.append(error_of(malt.schedule.run, program, length=8, staleness={staleness}))
+    errors.append(error_of(malt.optimize.schedule.run, program, length=8, staleness={staleness}))
 again = Counting(12)
-tell(errors=errors, rounds=malt.schedule.run(again, length=8, staleness={staleness}))
+tell(errors=errors, rounds=malt.optimize.schedule.run(again, length=8, staleness={staleness}))
 tell(state=again.state)
 """,
     )
@@ -150,7 +151,7 @@ tell(state=again.state)
     for told in result.told:
         for error in told["errors"]:
             assert error.kind == "ConfigError", error
-            assert error.says("malt.schedule.run(): rank 1: ValueError: no such film")
+            assert error.says("malt.optimize.schedule.run(): rank 1: ValueError: no such film")
             assert error.seconds < 20
         assert told["rounds"] == 12
         assert np.array_equal(told["state"], result.told[0]["state"])
@@ -178,16 +179,16 @@ class Slow:
     def pull(self, results):
         pass
 
-tell(error=error_of(malt.schedule.run, Slow(), length=1, rounds=1))
+tell(error=error_of(malt.optimize.schedule.run, Slow(), length=1, rounds=1))
 raise_flag("waited")
 meet("ended")
-tell(again=error_of(malt.schedule.run, Slow(), length=1, rounds=1))
+tell(again=error_of(malt.optimize.schedule.run, Slow(), length=1, rounds=1))
 """,
     )
     waited, late = result.each("error")
     assert waited.kind == "TimeoutError", waited
     assert waited.says(
-        "malt.schedule.run(): rank 1 has not pushed round 1 within 2 s", "malt.init()"
+        "malt.optimize.schedule.run(): rank 1 has not pushed round 1 within 2 s", "malt.init()"
     )
     assert waited.ranks == (1,)
     assert waited.seconds < 6
@@ -223,12 +224,12 @@ class Interrupted(Counting):
 errors = []
 for at in ("push", "a wait", "the end"):
     def run():
-        malt.schedule.run(Interrupted(at), length=8, staleness={staleness})
+        malt.optimize.schedule.run(Interrupted(at), length=8, staleness={staleness})
     errors.append(interrupted(run) if rank == 1 and at != "push" else error_of(run))
     if rank == 1:
         raise_flag(at)
 tell(errors=errors, alive=malt.alive())
-tell(rounds=malt.schedule.run(Counting(12), length=8, staleness={staleness}))
+tell(rounds=malt.optimize.schedule.run(Counting(12), length=8, staleness={staleness}))
 """,
     )
     assert result.code == 0, result.output
@@ -238,7 +239,7 @@ tell(rounds=malt.schedule.run(Counting(12), length=8, staleness={staleness}))
                 assert error.kind == "builtins.KeyboardInterrupt", error
             else:
                 assert error.kind == "ConfigError", error
-                assert error.says("malt.schedule.run(): rank 1 has ended this call early")
+                assert error.says("malt.optimize.schedule.run(): rank 1 has ended this call early")
             assert error.seconds < 20
         assert told["alive"] == (0, 1, 2)
         assert told["rounds"] == 12
@@ -258,7 +259,7 @@ class Longer(Counting):
             time.sleep(0.01)
         return super().push(part)
 
-error = error_of(malt.schedule.run, Longer(5 + rank), length=8)
+error = error_of(malt.optimize.schedule.run, Longer(5 + rank), length=8)
 raise_flag("waited")
 tell(error=error)
 """,
@@ -277,7 +278,7 @@ def test_arguments_that_are_wrong_on_one_rank_or_differ_are_refused_on_all(tmp_p
         + """
 malt.init(timeout=60)
 errors = [
-    error_of(malt.schedule.run, Counting(3), **{"length": 8, **options})
+    error_of(malt.optimize.schedule.run, Counting(3), **{"length": 8, **options})
     for options in (
         {"length": rank},
         {"length": 8 + rank},
@@ -286,7 +287,7 @@ errors = [
         {"dtype": np.float32 if rank else np.float64},
     )
 ]
-tell(errors=errors, rounds=malt.schedule.run(Counting(3), length=8))
+tell(errors=errors, rounds=malt.optimize.schedule.run(Counting(3), length=8))
 """,
     )
     assert result.code == 0, result.output
@@ -303,7 +304,7 @@ tell(errors=errors, rounds=malt.schedule.run(Counting(3), length=8))
             strict=True,
         ):
             assert error.kind == "ConfigError"
-            assert error.says(f"malt.schedule.run(): {what}")
+            assert error.says(f"malt.optimize.schedule.run(): {what}")
             assert error.seconds < 20
         assert told["rounds"] == 3
 
@@ -320,7 +321,7 @@ if rank == 1:
 else:
     while len(malt.alive()) == 2:
         time.sleep(0.01)
-    tell(rounds=malt.schedule.run(Counting(3), length=8))
+    tell(rounds=malt.optimize.schedule.run(Counting(3), length=8))
 """,
     )
     assert result.told[0]["rounds"] == 3
@@ -341,7 +342,7 @@ def test_what_does_not_fit_is_refused() -> None:
         def pull(self, results: Any) -> None:
             raise AssertionError("nothing was pushed")
 
-    run = malt.schedule.run
+    run = malt.optimize.schedule.run
     with pytest.raises(malt.ConfigError, match=r"schedule\(\) returned 2 parts for 1 ranks"):
         run(Wrong([1, 2]), length=1)
     with pytest.raises(malt.ConfigError, match=r"push\(\) returned 3 values; length=2 is the most"):
@@ -366,7 +367,7 @@ def test_independent_picks_the_highest_priorities_that_do_not_disturb_one_anothe
     correlations = np.eye(5)
     correlations[0, 1] = correlations[1, 0] = -0.9
     correlations[2, 3] = correlations[3, 2] = 0.2
-    pick = malt.schedule.independent
+    pick = malt.optimize.schedule.independent
     assert pick([5, 6, 1, 2, 0], correlations, bound=0.5, most=9).tolist() == [1, 3, 2, 4]
     assert pick([5, 6, 1, 2, 0], correlations, bound=0.1, most=9).tolist() == [1, 3, 4]
     assert pick([5, 6, 1, 2, 0], correlations, bound=1, most=2).tolist() == [1, 0]

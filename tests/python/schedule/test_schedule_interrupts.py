@@ -1,4 +1,4 @@
-"""malt.schedule.run() that is interrupted on one rank at any moment."""
+"""malt.optimize.schedule.run() that is interrupted on one rank at any moment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Counting:
 
 def run():
     program = Counting()
-    rounds = malt.schedule.run(program, length=1, dtype=np.int64, staleness=0)
+    rounds = malt.optimize.schedule.run(program, length=1, dtype=np.int64, staleness=0)
     results.add((rounds, *program.state))  # also those of calls that another rank has to repeat
 
 malt.init(timeout=2)

@@ -1,4 +1,4 @@
-"""malt.Shared between real ranks: sums, waits, deaths and ranks that rejoin."""
+"""malt.ps.Shared between real ranks: sums, waits, deaths and ranks that rejoin."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEEDS = range(int(os.environ.get("MALT_SEEDS", 3)))
 ADDING = """
 malt.init(timeout=60)
 x = np.zeros((400, 250), dtype)
-shared = malt.Shared(x)
+shared = malt.ps.Shared(x)
 rng = np.random.default_rng([seed, rank])
 mine, sums = np.zeros_like(x), [np.zeros_like(x)]
 tell(pid=os.getpid(), sums=sums, acknowledged=0)
@@ -73,7 +73,7 @@ def test_large_numbers_stay_what_they_are(tmp_path: Path) -> None:
     body = """
 malt.init()
 rank, x = malt.rank(), np.zeros(3, np.float32)
-shared = malt.Shared(x)
+shared = malt.ps.Shared(x)
 if rank == 0:
     x[:] = 1.5e38, 3, -3.3e38
 shared.drain()
@@ -118,8 +118,8 @@ def test_a_rank_that_is_started_again_gets_the_present_sum(tmp_path: Path) -> No
     body = """
 malt.init(timeout=60)
 x = np.zeros(70_000, np.int64)
-shared = malt.Shared(x)
-tell(pid=os.getpid(), restarts=malt.restarts(), began=shared.iteration, found=int(x[0]))
+shared = malt.ps.Shared(x)
+tell(pid=os.getpid(), restarts=malt.jobs.restarts(), began=shared.iteration, found=int(x[0]))
 lives = 1
 while shared.iteration < goal():
     x[:] += 1
@@ -149,8 +149,8 @@ malt.barrier()
 def test_ranks_that_begin_with_other_values_are_refused(tmp_path: Path) -> None:
     body = """
 malt.init(timeout=30)
-tell(error=error_of(malt.Shared, np.full(3, float(rank == 1)), name="odd"))
-tell(again=error_of(malt.Shared, np.zeros(3), name="odd"))
+tell(error=error_of(malt.ps.Shared, np.full(3, float(rank == 1)), name="odd"))
+tell(again=error_of(malt.ps.Shared, np.zeros(3), name="odd"))
 """
     result = run_job(tmp_path, 3, body)
     for error in result.each("error"):
@@ -177,8 +177,8 @@ def test_wrong_arguments_are_refused_and_change_nothing(tmp_path: Path) -> None:
     body = """
 malt.init(timeout=30)
 x = np.zeros(3)
-shared = malt.Shared(x)
-tell(dtype=error_of(malt.Shared, np.zeros(3, np.int16)), readonly=error_of(malt.Shared, "x"))
+shared = malt.ps.Shared(x)
+tell(dtype=error_of(malt.ps.Shared, np.zeros(3, np.int16)), readonly=error_of(malt.ps.Shared, "x"))
 tell(staleness=error_of(shared.exchange, staleness=-1))
 tell(limit=error_of(shared.drain, timeout=float("nan")))
 x[1] = np.nan
@@ -210,7 +210,7 @@ def test_calls_that_reach_their_limit_name_the_rank_and_work_when_called_again(
     body = """
 malt.init(timeout=60)
 x = np.zeros(3, np.int32)
-shared = malt.Shared(x)
+shared = malt.ps.Shared(x)
 x += rank + 1
 if rank == 0:
     tell(exchange=error_of(lambda: shared.exchange(staleness=0, timeout=0.2)))
@@ -234,7 +234,7 @@ def test_an_exchange_that_is_called_again_counts_once(tmp_path: Path) -> None:
     body = """
 malt.init(timeout=60)
 x = np.zeros(8, np.int64)
-shared, timeouts = malt.Shared(x), 0
+shared, timeouts = malt.ps.Shared(x), 0
 for step in range(4):
     x[rank] += 1
     if rank == 1 and step == 2:
@@ -261,7 +261,7 @@ def test_an_exchange_does_not_wait_for_a_rank_that_has_come_to_a_drain(tmp_path:
     body = """
 malt.init(timeout=60)
 x = np.zeros(2, np.int32)
-shared = malt.Shared(x)
+shared = malt.ps.Shared(x)
 for _ in range(1 if rank == 1 else 3):
     x[rank] += 1
     shared.exchange(staleness=0, timeout=10)
@@ -286,7 +286,7 @@ malt.init(timeout=60)
 signal.signal(signal.SIGALRM, ring)
 rng = np.random.default_rng(rank)
 x = np.zeros(100_000, np.int64)
-shared, alarms = malt.Shared(x), 0
+shared, alarms = malt.ps.Shared(x), 0
 for step in range(200):
     x += 1
     try:
@@ -310,7 +310,7 @@ def test_a_rank_that_ends_takes_none_of_its_changes_along(tmp_path: Path) -> Non
     body = """
 malt.init(timeout=60)
 x = np.zeros(3, np.int32)
-shared = malt.Shared(x)
+shared = malt.ps.Shared(x)
 x += 1
 if rank == 0:
     shared.exchange()
@@ -335,7 +335,7 @@ def test_a_large_delta_travels_by_polls(tmp_path: Path) -> None:
         """
 malt.init()
 counts = np.zeros(3_000_000, np.int32)
-shared = malt.Shared(counts)
+shared = malt.ps.Shared(counts)
 counts += rank + 1
 added = shared.exchange()
 polls = 0
@@ -364,4 +364,4 @@ tell(first=int(counts[0]), second=int(counts[1]))
 @pytest.mark.parametrize("name", [3, "\ud800"])
 def test_a_name_that_is_no_text_is_refused(alone: None, name: Any) -> None:
     with pytest.raises(malt.ConfigError, match=f"name is {name!r}; ".replace("\\", r"\\")):
-        malt.Shared(np.zeros(3), name=name)
+        malt.ps.Shared(np.zeros(3), name=name)

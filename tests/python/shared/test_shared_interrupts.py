@@ -1,4 +1,4 @@
-"""malt.Shared: what an interrupt or a time-out at any moment of a drain leaves."""
+"""malt.ps.Shared: what an interrupt or a time-out at any moment of a drain leaves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_drain_that_is_interrupted_is_made_once(tmp_path: Path, dtype: str) -> N
 from interrupts import Moments
 malt.init(timeout=10)
 array = np.zeros(3, dtype)
-shared = malt.Shared(array)
+shared = malt.ps.Shared(array)
 most = 0
 for at in range(1, 400):
     array += 1
@@ -45,7 +45,7 @@ def test_drain_that_times_out_in_any_step_is_made_once(tmp_path: Path) -> None:
         """
 malt.init(timeout=10)
 array = np.zeros(200_000)
-shared = malt.Shared(array)
+shared = malt.ps.Shared(array)
 draw = np.random.default_rng(rank)
 late = 0
 for drain in range(1, 300):
@@ -73,7 +73,7 @@ def test_drain_that_times_out_again_and_again_keeps_what_is_changed_meanwhile(
         """
 malt.init(timeout=10)
 array = np.zeros(3)
-shared = malt.Shared(array)
+shared = malt.ps.Shared(array)
 array += 1
 if rank == 0:
     for _ in range(20):

@@ -1,4 +1,4 @@
-"""malt.LatentDirichletAllocation: what it learns, alone, on ranks and from files."""
+"""malt.learn.LatentDirichletAllocation: what it learns, alone, on ranks and from files."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ def purity(counts: Counts) -> float:
 X = documents(300)
 HELD_OUT = documents(50, seed=1)
 CHUNKS = malt.load_data(__file__, format="csv", chunk_rows=1)  # is not read
-DATA = malt.Data(X, None, ("documents.npy",), None, 0, ())
+DATA = malt.data.Data(X, None, ("documents.npy",), None, 0, ())
 
 
-def model(**settings: Any) -> malt.LatentDirichletAllocation:
-    return malt.LatentDirichletAllocation(TOPICS, **{"random_state": 0} | settings)
+def model(**settings: Any) -> malt.learn.LatentDirichletAllocation:
+    return malt.learn.LatentDirichletAllocation(TOPICS, **{"random_state": 0} | settings)
 
 
 @pytest.mark.filterwarnings("ignore:.* no words:UserWarning")
 def test_scikit_learns_checks_pass() -> None:
-    results = check_estimator(malt.LatentDirichletAllocation(max_iter=5), on_skip=None)
+    results = check_estimator(malt.learn.LatentDirichletAllocation(max_iter=5), on_skip=None)
     assert sum(result["status"] == "passed" for result in results) > 40
 
 
@@ -161,7 +161,7 @@ def changed(at: tuple[int, int], to: float) -> npt.NDArray[Any]:
         ({}, changed((1, 1), 2.0**40), r"Values above 2147483647 .*: X\[1, 1\] is"),
         ({}, changed((1, 1), np.nan), "NaN"),
         ({"n_components": 9}, np.eye(3), "n_components is 9, and the documents have 3 words"),
-        ({}, DATA, "malt.Data: give its .X"),
+        ({}, DATA, "malt.data.Data: give its .X"),
         ({"n_components": 0}, X, "n_components is 0; it must be a whole number from 1 to 65536"),
         ({"n_components": 10**6}, X, "n_components is 1000000; it must be .* from 1 to 65536"),
         ({"max_iter": 1.5}, X, "max_iter is 1.5; it must be a whole number"),
@@ -186,7 +186,7 @@ def changed(at: tuple[int, int], to: float) -> npt.NDArray[Any]:
     ],
 )
 def test_refuses_wrong_input(settings: dict[str, Any], given: Any, words: str) -> None:
-    asked = malt.LatentDirichletAllocation(**{"n_components": TOPICS} | settings)
+    asked = malt.learn.LatentDirichletAllocation(**{"n_components": TOPICS} | settings)
     with pytest.raises(ValueError, match=words):
         asked.fit(given)
 
@@ -205,7 +205,7 @@ def test_refuses_wrong_input(settings: dict[str, Any], given: Any, words: str) -
         ),
         (lambda m: m.transform(CHUNKS), r"call transform\(data.X\) for each data in chunks"),
         (lambda m: m.perplexity(CHUNKS), r"call perplexity\(data.X\) for each data in chunks"),
-        (lambda m: m.transform(DATA), r"transform\(\) takes .* no malt.Data: give its .X"),
+        (lambda m: m.transform(DATA), r"transform\(\) takes .* no malt.data.Data: give its .X"),
     ],
 )
 def test_refuses_what_the_model_does_not_know(call: Callable[[Any], Any], words: str) -> None:
@@ -216,7 +216,7 @@ def test_refuses_what_the_model_does_not_know(call: Callable[[Any], Any], words:
 def test_counts_that_do_not_fit_into_memory_are_refused() -> None:
     wide = sp.csr_matrix(([70000], ([0], [0])), shape=(1, 2**31 - 1), dtype=np.int32)
     with pytest.raises(malt.ConfigError, match=r"words x 65536 topics need .* GB are free; take"):
-        malt.LatentDirichletAllocation(65536).fit(wide)
+        malt.learn.LatentDirichletAllocation(65536).fit(wide)
 
 
 @pytest.mark.parametrize("alpha", [1.2e-38, 8e37])

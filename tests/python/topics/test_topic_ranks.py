@@ -1,4 +1,4 @@
-"""malt.LatentDirichletAllocation in a job: what its ranks share, and how they wait."""
+"""malt.learn.LatentDirichletAllocation in a job: what its ranks share, and how they wait."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ malt.init()
 rng = np.random.default_rng(rank)
 X = rng.poisson(0.5, (60, 30))
 X[:, 0] += 1
-model = malt.LatentDirichletAllocation(5, max_iter=20, random_state=rank).fit(X)
+model = malt.learn.LatentDirichletAllocation(5, max_iter=20, random_state=rank).fit(X)
 model.partial_fit(X[:10])
 tell(
     tokens=int(X.sum() + X[:10].sum()),
@@ -60,16 +60,16 @@ tell(
     alpha=model.doc_topic_prior_,
     beta=model.topic_word_prior_,
 )
-error = error_of(malt.LatentDirichletAllocation(5 + (rank == 2)).fit, X)
+error = error_of(malt.learn.LatentDirichletAllocation(5 + (rank == 2)).fit, X)
 tell(settings=str(error))
-error = error_of(malt.LatentDirichletAllocation(5).fit, X[:, : 30 - rank])
+error = error_of(malt.learn.LatentDirichletAllocation(5).fit, X[:, : 30 - rank])
 tell(words=str(error))
-error = error_of(malt.LatentDirichletAllocation(5).fit, X - (rank == 1))
+error = error_of(malt.learn.LatentDirichletAllocation(5).fit, X - (rank == 1))
 tell(negative=str(error))
 model.doc_topic_prior_ = model.doc_topic_prior_ * (1 + (rank == 2))
 tell(priors=str(error_of(model.partial_fit, X)))
 if rank == 1:
-    model = malt.LatentDirichletAllocation(5, max_iter=20)
+    model = malt.learn.LatentDirichletAllocation(5, max_iter=20)
 tell(lost=str(error_of(model.partial_fit, X)))
 """,
     )
@@ -102,7 +102,7 @@ def test_an_error_of_one_rank_is_raised_on_all(tmp_path: Path) -> None:
 from malt._topics import settings
 malt.init()
 fit = lambda name, **changes: str(error_of(
-    malt.LatentDirichletAllocation(**{"n_components": 4, "max_iter": 2} | changes).fit,
+    malt.learn.LatentDirichletAllocation(**{"n_components": 4, "max_iter": 2} | changes).fit,
     malt.load_data(name + ".npy", chunk_rows=20),
 ))
 tell(file=fit("wrong"))
@@ -160,7 +160,7 @@ def after(self, number):
 
 trainer._wait = wait
 X = np.ones((4, 5), int)
-model = malt.LatentDirichletAllocation(2, max_iter=4, random_state=0).fit(X)
+model = malt.learn.LatentDirichletAllocation(2, max_iter=4, random_state=0).fit(X)
 tell(counts=model.word_topic_counts_)
 """,
     )
@@ -181,7 +181,7 @@ def before(self, number):
         job = trainer.jobs.current()
         job.settings = job.settings._replace(timeout=0.5)
 
-model = malt.LatentDirichletAllocation(2, max_iter=3, learn_priors=False, random_state=0)
+model = malt.learn.LatentDirichletAllocation(2, max_iter=3, learn_priors=False, random_state=0)
 tell(error=error_of(model.fit, np.ones((4, 5), int)))
 raise_flag(rank)
 """,
@@ -228,7 +228,7 @@ def before(self, number):
 X = np.ones((4, 5), int)
 with warnings.catch_warnings(record=True) as warned:
     warnings.simplefilter("always")
-    error = error_of(malt.LatentDirichletAllocation(2, max_iter=5, random_state=0).fit, X)
+    error = error_of(malt.learn.LatentDirichletAllocation(2, max_iter=5, random_state=0).fit, X)
 tell(error=error, warned=[(each.category.__name__, str(each.message)) for each in warned])
 malt.barrier()
 """,
@@ -240,7 +240,7 @@ malt.barrier()
 
 
 class Arriving:
-    """In place of malt.Shared: changes of others, which come in the middle of a sweep."""
+    """In place of malt.ps.Shared: changes of others, which come in the middle of a sweep."""
 
     def __init__(self, counts: Counts) -> None:
         self.array, self.polls = counts, 0

@@ -60,7 +60,7 @@ def train(job, rank, variables, log):
 
 told = []
 for job in json.loads(sys.argv[1]):
-    with malt.Rendezvous(RANKS) as rendezvous:
+    with malt.jobs.Rendezvous(RANKS) as rendezvous:
         logs, processes = [], []
         for rank in range(RANKS):
             logs.append(os.memfd_create("log", os.MFD_CLOEXEC))

@@ -1,4 +1,4 @@
-"""v.frontier(), v.wait_for() and v.on_frontier(), and malt.Frontier over several vectors."""
+"""v.frontier(), v.wait_for() and v.on_frontier(), and malt.types.Frontier over several vectors."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_frontier_of_two_vectors_is_the_lower_one(tmp_path: Path) -> None:
     body = """
 malt.init(timeout=60)
 v, w = make("dense", "v"), make("sparse", "w")
-both, called = malt.Frontier([v, w]), []
+both, called = malt.types.Frontier([v, w]), []
 both.on_frontier(1, called.append)
 v.scatter()
 v.wait_for(1)
@@ -94,7 +94,7 @@ malt.barrier()
 w.scatter()
 both.wait_for(1)
 tell(after=(both.frontier(), called))
-tell(none=error_of(malt.Frontier, []), wrong=error_of(malt.Frontier, [3]))
+tell(none=error_of(malt.types.Frontier, []), wrong=error_of(malt.types.Frontier, [3]))
 tell(below=[error_of(v.wait_for, -1), error_of(v.on_frontier, -1, print)])
 malt.barrier()
 """
@@ -121,11 +121,11 @@ class SlowVector:
 def test_the_limit_of_a_wait_for_several_vectors_is_for_all_together() -> None:
     vectors: list[Any] = [SlowVector() for _ in range(3)]
     first, second, third = vectors
-    malt.Frontier(vectors).wait_for(1, timeout=30)
+    malt.types.Frontier(vectors).wait_for(1, timeout=30)
     assert first.limit <= 30
     assert second.limit <= 30 - 0.05
     assert third.limit <= 30 - 0.1
-    malt.Frontier(vectors).wait_for(1, timeout=0.02)
+    malt.types.Frontier(vectors).wait_for(1, timeout=0.02)
     assert (second.limit, third.limit) == (0, 0)
 
 
@@ -156,7 +156,7 @@ def test_the_frontier_does_not_go_back_when_a_rank_rejoins(tmp_path: Path) -> No
 malt.init(timeout=60)
 v = malt.vector(np.zeros(2))
 fronts = []
-tell(pid=os.getpid(), restarts=malt.restarts())
+tell(pid=os.getpid(), restarts=malt.jobs.restarts())
 while v.iteration < goal():
     v.scatter()
     v.gather(malt.AVG, staleness=0)

@@ -27,7 +27,7 @@ malt.init(timeout=60)
 w = np.zeros(100, np.float32)
 v = malt.vector(w)
 tell(ready=os.getpid())
-while v.iteration < goal() and not malt.leaving():
+while v.iteration < goal() and not malt.jobs.leaving():
     if rank == 2:
         time.sleep(0.04)
     v.scatter()

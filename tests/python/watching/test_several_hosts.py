@@ -26,7 +26,7 @@ w = np.full(100, float(rank), np.float32)
 v = malt.vector(w)
 tell(ready=os.getpid())
 heard = set()
-while not flag_is_up("over") and not malt.leaving():
+while not flag_is_up("over") and not malt.jobs.leaving():
     v.scatter()
     heard.update(v.gather(malt.AVG).ranks)
     malt.report(loss=1 / v.iteration)

@@ -104,7 +104,7 @@ def test_trace_has_what_a_killed_rank_did_and_its_death(tmp_path: Path) -> None:
 
 
 def test_trace_has_each_process_of_a_rank_that_was_started_again(tmp_path: Path) -> None:
-    body = "ROUNDS, DIES_AT = 80, None if malt.restarts() else 7\n" + LOOP
+    body = "ROUNDS, DIES_AT = 80, None if malt.jobs.restarts() else 7\n" + LOOP
     run_job(tmp_path, 3, body, "--respawn", "--trace", "trace.json")
     scatters = of(events_of(tmp_path / "trace.json"), "scatter", 1)
     iterations = {one["args"]["iteration"] for one in scatters}

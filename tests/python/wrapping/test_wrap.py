@@ -1,4 +1,4 @@
-"""malt.wrap: scikit-learn estimators on several ranks."""
+"""malt.learn.wrap: scikit-learn estimators on several ranks."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ estimators = {
 }
 fitted = {}
 for name, (estimator, options) in estimators.items():
-    model = malt.wrap(estimator, every=100, **options).fit(Xs, ys)
+    model = malt.learn.wrap(estimator, every=100, **options).fit(Xs, ys)
     fitted[name] = model.predict(X)
 tell(fitted=fitted, labels=y)
 
 # Shares of other sizes, and labels that one rank lacks but is told of
 fewer = (ys != 3) & (np.arange(len(ys)) < (700 if rank == 0 else 150))
-model = malt.wrap(SGDClassifier(random_state=0), every=100)
+model = malt.learn.wrap(SGDClassifier(random_state=0), every=100)
 model.fit(Xs[fewer], ys[fewer], classes=range(10))
 tell(uneven=model.coef_)
 
 # partial_fit: two batches, of which the second is followed by no exchange
 batches = [(X[i:i + 60], y[i:i + 60].astype(float)) for i in (0, 60)]
 plain = SGDRegressor(learning_rate="constant", eta0=0.01, shuffle=False)
-model = malt.wrap(plain, every=60)
+model = malt.learn.wrap(plain, every=60)
 model.partial_fit(*batches[rank])
 first = copy.deepcopy(plain).partial_fit(*batches[0])
 second = copy.deepcopy(first).partial_fit(*batches[1])
@@ -80,7 +80,7 @@ class Counting(SGDClassifier):
         return super().partial_fit(X, y, **options)
 
 many = np.arange(12 * len(Xs)) % len(Xs)
-model = malt.wrap(Counting(), epochs=2).fit(Xs[many], ys[many])
+model = malt.learn.wrap(Counting(), epochs=2).fit(Xs[many], ys[many])
 tell(calls=model.estimator_.calls)
 
 # Estimators that replace their arrays
@@ -108,10 +108,10 @@ class Mean(BaseEstimator):
             self.coef_.setflags(write=self.replaces != "by a fixed one")
         return self
 
-model = malt.wrap(Mean(), every=100, epochs=2).fit(Xs)
+model = malt.learn.wrap(Mean(), every=100, epochs=2).fit(Xs)
 tell(replaced=model.coef_)
 tell(replaced_errors={
-    how: error_of(malt.wrap(Mean(how), every=100).fit, Xs)
+    how: error_of(malt.learn.wrap(Mean(how), every=100).fit, Xs)
     for how in (
         "by more", "in another shape", "in another dtype", "by a fixed one",
         "by an equal one from elsewhere",
@@ -127,7 +127,7 @@ class Failing(SGDClassifier):
         return super().partial_fit(X, y, **options)
 
 def fit(X, y, estimator=SGDClassifier(), **options):
-    return error_of(malt.wrap(estimator, **{"every": 100, **options}).fit, X, y)
+    return error_of(malt.learn.wrap(estimator, **{"every": 100, **options}).fit, X, y)
 
 odd = rank == 1
 tell(errors={
@@ -257,7 +257,7 @@ class NotesCalls(SGDClassifier):
 def test_one_rank_trains_on_the_callers_rows_a_pass_a_call(
     alone: None, digits: tuple[Any, Any]
 ) -> None:
-    model = malt.wrap(NotesCalls(), every=100, epochs=3).fit(*digits)
+    model = malt.learn.wrap(NotesCalls(), every=100, epochs=3).fit(*digits)
 
     assert len(model.calls_) == 3
     assert all(rows is digits[0] for rows in model.calls_)
@@ -266,14 +266,14 @@ def test_one_rank_trains_on_the_callers_rows_a_pass_a_call(
 def test_each_pass_has_another_order_though_the_seed_is_given(
     alone: None, digits: tuple[Any, Any]
 ) -> None:
-    model = malt.wrap(NotesCalls(random_state=7), epochs=3).fit(*digits)
+    model = malt.learn.wrap(NotesCalls(random_state=7), epochs=3).fit(*digits)
 
     assert len(set(model.seeds_)) == 3
     assert model.estimator_.random_state == 7
 
 
 def test_k_means_takes_a_step_a_batch_on_one_rank_too(alone: None, digits: tuple[Any, Any]) -> None:
-    model = malt.wrap(MiniBatchKMeans(10, batch_size=128, n_init=1), epochs=2).fit(digits[0])
+    model = malt.learn.wrap(MiniBatchKMeans(10, batch_size=128, n_init=1), epochs=2).fit(digits[0])
 
     assert model.n_steps_ == 2 * -(-len(digits[0]) // 128)
 
@@ -284,17 +284,17 @@ def test_fit_names_malts_own_estimator_once(
     wrap._note_counterpart.cache_clear()
 
     for estimator in (MiniBatchKMeans(10, n_init=1), SGDClassifier(), SGDClassifier()):
-        malt.wrap(estimator).fit(*digits)
+        malt.learn.wrap(estimator).fit(*digits)
 
     (record,) = caplog.records
-    assert record.message.startswith("malt.SGDClassifier(...).fit() does the same")
+    assert record.message.startswith("malt.learn.SGDClassifier(...).fit() does the same")
 
 
 def test_a_weight_that_is_no_number_is_refused(alone: None, digits: tuple[Any, Any]) -> None:
     weights = np.full(len(digits[0]), np.nan)
 
     with pytest.raises(ValueError, match="sample_weight contains NaN"):
-        malt.wrap(SGDClassifier()).fit(*digits, sample_weight=weights)
+        malt.learn.wrap(SGDClassifier()).fit(*digits, sample_weight=weights)
 
 
 def test_it_is_a_scikit_learn_estimator(alone: None) -> None:
@@ -304,7 +304,7 @@ def test_it_is_a_scikit_learn_estimator(alone: None) -> None:
     }
 
     results = check_estimator(
-        malt.wrap(SGDClassifier(random_state=0)),
+        malt.learn.wrap(SGDClassifier(random_state=0)),
         expected_failed_checks=expected,
         on_fail=None,
         on_skip=None,
@@ -315,7 +315,7 @@ def test_it_is_a_scikit_learn_estimator(alone: None) -> None:
 
 
 def test_parameters_are_the_estimators_and_its_own() -> None:
-    model = malt.wrap(SGDClassifier(alpha=0.5), every=7, graph=malt.RING, sync="ssp:2")
+    model = malt.learn.wrap(SGDClassifier(alpha=0.5), every=7, graph=malt.RING, sync="ssp:2")
 
     copy = clone(model).set_params(estimator__alpha=0.25, epochs=3)
 
@@ -327,7 +327,9 @@ def test_parameters_are_the_estimators_and_its_own() -> None:
 
 
 def test_search_over_a_pipeline_trains_and_predicts(alone: None, digits: tuple[Any, Any]) -> None:
-    pipeline = make_pipeline(MaxAbsScaler(), malt.wrap(SGDClassifier(random_state=0), every=400))
+    pipeline = make_pipeline(
+        MaxAbsScaler(), malt.learn.wrap(SGDClassifier(random_state=0), every=400)
+    )
     grid = {"dataparallelestimator__estimator__alpha": [1e-4, 10.0]}
 
     search = GridSearchCV(pipeline, grid, cv=2).fit(*digits)
@@ -339,7 +341,7 @@ def test_search_over_a_pipeline_trains_and_predicts(alone: None, digits: tuple[A
 def test_a_fitted_one_is_pickled_and_predicts_in_no_job(digits: tuple[Any, Any]) -> None:
     x, _ = digits
     with malt.init():
-        model = malt.wrap(MiniBatchKMeans(10, n_init=1, random_state=0)).fit(x)
+        model = malt.learn.wrap(MiniBatchKMeans(10, n_init=1, random_state=0)).fit(x)
         expected = model.transform(x)
         data = pickle.dumps(model)
 
@@ -352,7 +354,7 @@ def test_a_fitted_one_is_pickled_and_predicts_in_no_job(digits: tuple[Any, Any])
 
 def test_prediction_before_fit_says_so(digits: tuple[Any, Any]) -> None:
     with pytest.raises(NotFittedError):
-        malt.wrap(SGDClassifier()).predict(digits[0])
+        malt.learn.wrap(SGDClassifier()).predict(digits[0])
 
 
 @pytest.mark.parametrize(
@@ -372,7 +374,7 @@ def test_what_cannot_be_wrapped_is_refused(
     estimator: Any, options: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(malt.ConfigError, match=words):
-        malt.wrap(estimator, **options)
+        malt.learn.wrap(estimator, **options)
 
 
 def test_importing_malt_imports_neither_scikit_learn_nor_pytorch() -> None:

@@ -5,7 +5,7 @@
         def push(self, part): ...            # this rank's: compute the update of a part
         def pull(self, results): ...         # of all ranks: take what was pushed
 
-    rounds = malt.schedule.run(Program(), length=100, staleness=1)
+    rounds = malt.optimize.schedule.run(Program(), length=100, staleness=1)
 
 All ranks hold the same state and change it in pull() alone, so that they draw up the same schedule,
 and no rank needs to send it. What is sent are the results of push().
@@ -43,7 +43,7 @@ from malt._job.vectors import vector
 __all__ = ["Program", "Result", "independent", "run"]
 
 Array = npt.NDArray[Any]
-_CALL = "malt.schedule.run()"
+_CALL = "malt.optimize.schedule.run()"
 _DTYPES = ("float32", "float64", "int32", "int64")
 # The last value of an update: 0 of a round, or why its sender begins no further one.
 _ENDS, _ENDED = 1, 2  # it meets the others in the agreement at the end, or has raised its error
