@@ -199,7 +199,8 @@ def _notes_of_made() -> list[str]:
         note = (
             f"rank 0 made {_made_count} vector{'s' * (_made_count > 1)} and exchanged none, so it "
             "worked by itself: call scatter() and gather(), or allreduce(), in the loop (of "
-            "malt.torch and malt.learn.wrap: step() or partial_fit(), perhaps with smaller every=)"
+            "malt.torch and malt.learn.wrap: step() or partial_fit(), perhaps with a smaller "
+            "every=)"
         )
         return [note]
     if not _is_of_file:

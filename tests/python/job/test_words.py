@@ -103,7 +103,7 @@ class OnGpu:
 
 
 def test_calls_that_take_arrays_on_the_cpu_say_so_of_one_on_a_gpu(alone: None) -> None:
-    with pytest.raises(malt.ConfigError, match=r"malt\.Shared takes an array on the CPU"):
+    with pytest.raises(malt.ConfigError, match=r"malt\.ps\.Shared takes an array on the CPU"):
         malt.ps.Shared(OnGpu())
     with pytest.raises(malt.ConfigError, match="no number or array of numbers"):
         malt.allreduce(OnGpu())

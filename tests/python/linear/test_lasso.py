@@ -222,7 +222,9 @@ def test_targets_and_penalties_that_overflow_are_refused(
 @pytest.mark.parametrize("kind", [malt.learn.Lasso, malt.learn.ElasticNet])
 def test_chunks_and_missing_targets_are_refused(kind: Any, tmp_path: Path) -> None:
     (tmp_path / "x.svm").write_text("1 1:2\n2 2:1\n")
-    with pytest.raises(ValueError, match=r"X is malt\.Chunks.*load them all .*or take malt\.Ridge"):
+    with pytest.raises(
+        ValueError, match=r"X is malt\.data\.Chunks.*load them all .*or take malt\.learn\.Ridge"
+    ):
         kind().fit(malt.load_data(tmp_path / "x.svm", chunk_rows=1))
     with pytest.raises(ValueError, match="requires y to be passed, but the target y is None"):
         kind().fit(np.eye(4))
