@@ -303,7 +303,7 @@ def test_a_sender_that_is_stopped_for_long_is_named_though_it_is_the_lower_of_th
 ) -> None:
     body = """
 malt.init(timeout=30)
-edge = malt.Edge(1, 2)
+edge = malt.messages.Edge(1, 2)
 tell(pid=os.getpid())
 if rank == 1:
     os.kill(os.getpid(), signal.SIGSTOP)

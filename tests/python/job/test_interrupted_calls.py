@@ -264,10 +264,10 @@ class Program:
 @pytest.mark.parametrize(
     "make",
     [
-        "malt.Consensus(np.zeros(3))",
-        "malt.schedule.run(Program(), length=1)",
+        "malt.optimize.Consensus(np.zeros(3))",
+        "malt.optimize.schedule.run(Program(), length=1)",
         "malt.shard(np.zeros(100), chunk=7)",
-        "malt.Lasso(0.1).fit(np.eye(8), np.arange(8.0))",
+        "malt.learn.Lasso(0.1).fit(np.eye(8), np.arange(8.0))",
     ],
     ids=["consensus", "schedule", "shard", "lasso"],
 )

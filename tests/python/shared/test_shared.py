@@ -168,7 +168,7 @@ tell(again=error_of(malt.ps.Shared, np.zeros(3), name="odd"))
 def test_arrays_of_other_kinds_on_ranks_are_refused_at_once(
     tmp_path: Path, array: str, text: str
 ) -> None:
-    body = f"malt.init(timeout=100)\ntell(error=error_of(malt.Shared, {array}))\nmalt.Shared(np.ones(2))"
+    body = f"malt.init(timeout=100)\ntell(error=error_of(malt.ps.Shared, {array}))\nmalt.ps.Shared(np.ones(2))"
     for error in run_job(tmp_path, 2, body).each("error"):
         assert refused(error, text)
 
