@@ -16,7 +16,7 @@ namespace {
 using Address = std::uintptr_t;
 using NoGil = py::call_guard<py::gil_scoped_release>;
 using Gives = std::vector<std::pair<Address, std::size_t>>;
-using Takes = std::vector<std::tuple<int, std::size_t, std::size_t, Address>>;
+using Takes = std::vector<std::tuple<int, std::size_t, std::size_t, Address, std::size_t>>;
 
 std::chrono::nanoseconds limit_of(double seconds) { return *to_duration(seconds); }
 
@@ -29,8 +29,8 @@ std::vector<int> run(vol::Exchange& exchange, const Gives& gives, const Takes& t
   }
   std::vector<vol::Exchange::Take> taken;
   taken.reserve(takes.size());
-  for (const auto& [rank, offset, bytes, to] : takes) {
-    taken.push_back({rank, offset, bytes, reinterpret_cast<void*>(to)});
+  for (const auto& [rank, offset, bytes, to, of] : takes) {
+    taken.push_back({rank, offset, bytes, reinterpret_cast<void*>(to), of});
   }
   return exchange.run(given, taken, kind, limit_of(timeout), may_miss);
 }
@@ -75,12 +75,12 @@ void bind_process_group(py::module_& module) {
                             "Rounds in which each rank gives bytes; for the package.")
       .def(py::init<Group, std::string, std::size_t>(), py::arg("group"), py::arg("name"),
            py::arg("slot_bytes"), NoGil())
-      .def(
-          "run", &run, py::arg("gives"), py::arg("takes"), py::arg("kind"), py::arg("timeout"),
-          py::arg("may_miss") = false,
-          "Give stretches (address, bytes) and copy (rank, offset, bytes, address) of the others'. "
-          "Collective; returns the ranks that were missing.",
-          NoGil())
+      .def("run", &run, py::arg("gives"), py::arg("takes"), py::arg("kind"), py::arg("timeout"),
+           py::arg("may_miss") = false,
+           "Give stretches (address, bytes) and copy (rank, offset, bytes, address, of) of the "
+           "others'. "
+           "Collective; returns the ranks that were missing.",
+           NoGil())
       .def(
           "fold",
           [](vol::Exchange& self, Address data, std::size_t count, std::uint32_t dtype, bool mean,

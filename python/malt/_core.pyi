@@ -1341,9 +1341,9 @@ class Exchange:
         """
         Replace elements by the sum or mean of all ranks'. Collective.
         """
-    def run(self, gives: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], takes: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], kind: typing.SupportsInt | typing.SupportsIndex, timeout: typing.SupportsFloat | typing.SupportsIndex, may_miss: bool = False) -> list[int]:
+    def run(self, gives: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], takes: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], kind: typing.SupportsInt | typing.SupportsIndex, timeout: typing.SupportsFloat | typing.SupportsIndex, may_miss: bool = False) -> list[int]:
         """
-        Give stretches (address, bytes) and copy (rank, offset, bytes, address) of the others'. Collective; returns the ranks that were missing.
+        Give stretches (address, bytes) and copy (rank, offset, bytes, address, of) of the others'. Collective; returns the ranks that were missing.
         """
     def shut(self) -> None:
         """

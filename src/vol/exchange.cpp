@@ -116,15 +116,18 @@ void Exchange::note_if_wrong(const Update& update, std::uint32_t kind,
                              std::span<const Take> takes) {
   if (!wrong_.empty()) return;
   if (update.format != kind) {
-    wrong_ = "rank " + std::to_string(update.rank) +
-             " made another call, or one with another dtype or operation, at the same time; all "
-             "ranks of a group make the same calls in the same order";
+    wrong_ =
+        "rank " + std::to_string(update.rank) +
+        " made another call, or one with another dtype, length or operation, at the same time; "
+        "all ranks of a group make the same calls in the same order";
     return;
   }
   for (const Take& take : takes) {
-    if (take.rank != update.rank || take.offset + take.bytes <= update.count) continue;
+    const std::size_t needed = take.of != 0 ? take.of : take.offset + take.bytes;
+    const bool fits = take.of != 0 ? update.count == needed : update.count >= needed;
+    if (take.rank != update.rank || fits) continue;
     wrong_ = "rank " + std::to_string(update.rank) + " gave " + std::to_string(update.count) +
-             " bytes, and this rank needs " + std::to_string(take.offset + take.bytes) +
+             " bytes, and this rank needs " + std::to_string(needed) +
              " of them; tensors that belong together have the same size on all ranks";
     return;
   }

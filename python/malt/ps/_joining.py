@@ -16,6 +16,7 @@ from malt._errors import (
     Error,
     PeerError,
     TimeoutError,  # noqa: A004
+    describe_ranks,
 )
 from malt._job import calls, pieces
 from malt._job.alike import check_alike
@@ -23,6 +24,23 @@ from malt._job.job import Job
 
 _GRACE_SECONDS = 1.0  # by which a server's own wait for other ranks may end after its client's
 _REFUSED = b"!"  # begins what a rank gives instead of a description
+
+
+def of_ranks(error: PeerError | TimeoutError, what: str, job: Job) -> Error | None:
+    """Return the error of the call `what` that names ranks, if `error` names servers, else None.
+
+    The ranks of a job have twice as many members in a table's group.
+    """
+    if all(member < job.size for member in error.ranks):
+        return None
+    ranks = sorted({member % job.size for member in error.ranks} - {job.rank})
+    if isinstance(error, PeerError):
+        return PeerError(str(error), ranks)
+    return TimeoutError(
+        f"{what}: {describe_ranks(ranks)} did not come in time; a longer limit: the call's "
+        "timeout=, or malt.init(timeout=)",
+        ranks,
+    )
 
 
 class Formed(NamedTuple):

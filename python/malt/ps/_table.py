@@ -13,7 +13,7 @@ from malt import _core_import as core
 from malt._arguments import finite, seconds, text, whole
 from malt._checkpoint.spread import Spread
 from malt._core_import import BFLOAT16, FLOAT16, INT8, Codec
-from malt._errors import ConfigError, SupersededError
+from malt._errors import ConfigError, PeerError, SupersededError, TimeoutError  # noqa: A004
 from malt._job import calls
 from malt._job import job as jobs
 from malt._job.numbering import recount
@@ -198,6 +198,10 @@ class Table(Spread):
                 calls.make(seat.enter, about, has_shared_values=False, is_of_loop=True)
         except ConfigError as error:
             job.tables = recount(job.tables, error)
+            raise
+        except (PeerError, TimeoutError) as error:
+            if named := _joining.of_ranks(error, f"malt.ps.Table {self.name!r}", job):
+                raise named from error
             raise
         job.tables += 1
         self._seat = seat
@@ -431,16 +435,22 @@ class Table(Spread):
         """Make a call, again in the next group if it is superseded."""
         seat = self._open()
         job = jobs.current()
-        if job.generations is None:
-            return step(seat.core)
-        with job.turns.hold(f"malt.ps.Table.{name}"):
-            seat.is_used = True
-            seat.go_over_if_due(is_clock=is_clock)
-            while True:
-                try:
-                    return step(seat.core)
-                except SupersededError:
-                    jobs.regroup()
+        call = f"malt.ps.Table.{name}"
+        try:
+            if job.generations is None:
+                return step(seat.core)
+            with job.turns.hold(call):
+                seat.is_used = True
+                seat.go_over_if_due(is_clock=is_clock)
+                while True:
+                    try:
+                        return step(seat.core)
+                    except SupersededError:
+                        jobs.regroup()
+        except (PeerError, TimeoutError) as error:
+            if named := _joining.of_ranks(error, call, job):
+                raise named from error
+            raise
 
     def _real(self, gradients: npt.ArrayLike) -> Values:
         """Return the gradients as an array of the table's dtype."""

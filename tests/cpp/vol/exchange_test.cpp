@@ -104,6 +104,8 @@ TEST(Exchange, CallsThatDoNotFitTogetherFailAndTheNextOneWorks) {
     CHECK_THAT(refused(
         [&] { exchange.fold(DType::kFloat32, values.data(), values.size(), Fold::sum(), 10s); },
         "same size"));
+    const std::array longer{Take{1 - rank, 0, 500, taken.data(), 500}};
+    CHECK_THAT(refused([&] { exchange.run(gives, longer, 2, 10s); }, "gave 600 bytes"));
     const std::array fits{Take{1 - rank, 10, 500, taken.data()}};
     exchange.run(gives, fits, 2, 10s);
     CHECK_THAT(taken[0] == sample(1 - rank, 10));

@@ -348,14 +348,14 @@ class Exchange:
     def run(
         self,
         gives: Sequence[tuple[int, int]],
-        takes: Sequence[tuple[int, int, int, int]],
+        takes: Sequence[tuple[int, int, int, int, int]],
         kind: int,
         timeout: float,
         may_miss: bool = False,
     ) -> list[int]:
         given = b"".join(ctypes.string_at(address, length) for address, length in gives)
         whole, wrong, missing = self._exchange(given, kind, timeout)
-        for rank, offset, length, to in takes:
+        for rank, offset, length, to, _ in takes:
             if rank in whole and not wrong:
                 if offset + length > len(whole[rank]):
                     wrong = f"rank {rank} gave {len(whole[rank])} bytes"

@@ -356,6 +356,51 @@ def test_parameters_and_lazily_negated_tensors(tmp_path: Path) -> None:
             assert values == [[3.0], [2.0], [2.0], [1.0], [2.0], [1.0]], (rank, name)
 
 
+UNLIKE = """
+join()
+n = 3 if rank == size - 1 else 2
+own = torch.arange(float(n))
+rows = [torch.zeros(n) for _ in range(size)]
+calls = {
+    "all_gather": lambda: dist.all_gather(rows, own),
+    "broadcast": lambda: dist.broadcast(own.clone(), size - 1),
+    "gather": lambda: dist.gather(own, rows if rank == 0 else None),
+    "scatter": lambda: dist.scatter(own.clone(), rows if rank == 0 else None),
+    "reduce": lambda: dist.reduce(own.clone(), 0),
+    "max": lambda: dist.all_reduce(own.clone(), dist.ReduceOp.MAX),
+    "sum": lambda: dist.all_reduce(own.clone()),
+}
+found = {}
+for name, call in calls.items():
+    try:
+        call()
+        found[name] = ""
+    except (RuntimeError, ValueError) as error:
+        found[name] = str(error)
+total = torch.ones(2)
+dist.all_reduce(total)
+tell(found=found, total=total.tolist())
+"""
+
+
+def test_tensors_of_unlike_size_are_refused_and_the_group_goes_on(tmp_path: Path) -> None:
+    """On the ranks that give or take another number of elements than one of them."""
+    ranks = run_ranks(tmp_path, 3, UNLIKE)
+    assert ranks.each("total") == [[3.0, 3.0]] * 3
+    refused = {
+        name: [told["found"][name] != "" for told in ranks.told] for name in ranks.told[0]["found"]
+    }
+    assert refused == {
+        "all_gather": [True] * 3,
+        "broadcast": [True, True, False],  # from the last
+        "gather": [True, False, False],
+        "scatter": [False, False, True],
+        "reduce": [True] * 3,
+        "max": [True] * 3,
+        "sum": [True] * 3,
+    }
+
+
 AGAIN = """
 found = []
 store = dist.FileStore(str(here / "store"), size)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
+import zlib
 from collections.abc import Callable, Sequence
 
 import torch
@@ -86,7 +87,8 @@ def broadcast(members: Members, tensor: torch.Tensor, root: int, timeout: float)
         return
     landing = _Landing()
     here = landing.at(tensor)
-    members.run([], [(root, 0, bytes_of(here), here.data_ptr())], kind, timeout)
+    size = bytes_of(here)
+    members.run([], [(root, 0, size, here.data_ptr(), size)], kind, timeout)
     landing.settle()
 
 
@@ -104,7 +106,7 @@ def _broadcast_to_living(members: Members, tensor: torch.Tensor, root: int, time
         if members.rank == source:
             members.run([(here.data_ptr(), bytes_of(here))], [], kind, left, may_miss=True)
         else:  # also if it has them, as all ranks make the same rounds
-            takes = [(source, 0, bytes_of(here), here.data_ptr())]
+            takes = [(source, 0, bytes_of(here), here.data_ptr(), bytes_of(here))]
             has = source not in members.run([], takes, kind, left, may_miss=True) or has
         held = members.held_by(has, left)
         if Held.MISSES not in held:
@@ -126,7 +128,7 @@ def all_gather(members: Members, outputs: Tensors, own: torch.Tensor, timeout: f
     for rank, output in enumerate(outputs):
         if rank != members.rank:
             here = landing.at(output)
-            takes.append((rank, 0, bytes_of(here), here.data_ptr()))
+            takes.append((rank, 0, bytes_of(here), here.data_ptr(), bytes_of(here)))
     members.run([(own.data_ptr(), bytes_of(own))], takes, _ALL_GATHER, timeout)
     landing.settle()
     _copy(outputs[members.rank], own)
@@ -147,7 +149,9 @@ def gather(
     landing = _Landing()
     here = [landing.at(output) for output in outputs]
     takes = [
-        (rank, 0, bytes_of(each), each.data_ptr()) for rank, each in enumerate(here) if rank != root
+        (rank, 0, bytes_of(each), each.data_ptr(), bytes_of(each))
+        for rank, each in enumerate(here)
+        if rank != root
     ]
     members.run([], takes, kind, timeout)
     _copy(here[root], own)
@@ -171,7 +175,8 @@ def scatter(
     landing = _Landing()
     here = landing.at(output)
     size = bytes_of(here)
-    members.run([], [(root, members.rank * size, size, here.data_ptr())], kind, timeout)
+    take = root, members.rank * size, size, here.data_ptr(), members.size * size
+    members.run([], [take], kind, timeout)
     landing.settle()
 
 
@@ -194,7 +199,7 @@ def all_to_all(members: Members, outputs: Tensors, inputs: Tensors, timeout: flo
         if other == rank:
             continue
         here = landing.at(output)
-        takes.append((other, starts[other], bytes_of(here), here.data_ptr()))
+        takes.append((other, starts[other], bytes_of(here), here.data_ptr(), 0))
         if bytes_of(here) != lengths[other, rank]:
             wrong = (
                 f"rank {members.names[other]} gives {int(lengths[other, rank])} bytes, and the "
@@ -253,11 +258,14 @@ def reduce_scatter(
     # The tensors for different ranks may differ in size, but not those of one rank.
     parts = [each.contiguous() for each in inputs]
     start = sum(bytes_of(each) for each in parts[:rank])
+    whole = sum(map(bytes_of, parts))
     rows = torch.empty((size, *own.shape), dtype=own.dtype)
     rows[rank].copy_(own)
     gives = [(each.data_ptr(), bytes_of(each)) for each in parts]
     takes = [
-        (other, start, length, rows[other].data_ptr()) for other in range(size) if other != rank
+        (other, start, length, rows[other].data_ptr(), whole)
+        for other in range(size)
+        if other != rank
     ]
     members.run(gives, takes, _REDUCE, timeout)
     _copy(output, reduction(rows))
@@ -278,6 +286,8 @@ def _fold(
     result = torch.empty_like(flat) if is_root else flat
     step = SLOT_BYTES // flat.element_size()
     kind = _REDUCE | (roots[0] + 1 if len(roots) == 1 else 0) << 8
+    # Tensors of other lengths would be reduced in another number of parts.
+    kind ^= (zlib.crc32(b"%d" % flat.numel()) & 0xFFF) << 20
     for begin in range(0, flat.numel(), step):
         part = flat[begin : begin + step]
         gives = [(part.data_ptr(), bytes_of(part))]
@@ -287,7 +297,7 @@ def _fold(
         rows = torch.empty((members.size, part.numel()), dtype=part.dtype)
         rows[members.rank].copy_(part)
         takes = [
-            (rank, 0, bytes_of(part), rows[rank].data_ptr())
+            (rank, 0, bytes_of(part), rows[rank].data_ptr(), bytes_of(part))
             for rank in range(members.size)
             if rank != members.rank
         ]

@@ -130,16 +130,17 @@ class Members:
     def run(
         self,
         gives: list[tuple[int, int]],
-        takes: list[tuple[int, int, int, int]],
+        takes: list[tuple[int, int, int, int, int]],
         kind: int,
         timeout: float,
         may_miss: bool = False,
     ) -> list[int]:
-        """Give stretches (address, bytes); copy (rank, offset, bytes, address) of the others'.
+        """Give stretches (address, bytes); copy (rank, offset, bytes, address, of) of the others'.
 
         Args:
             gives: of this rank's memory; the others see them as one buffer.
-            takes: of the others' buffers, and where to copy them.
+            takes: of the others' buffers, where to copy them, and how long the whole buffer must be
+                (0: as long as is needed).
             kind: says which call this is.
             timeout: seconds to wait for other ranks.
             may_miss: leave out the ranks that are dead, instead of raising PeerError.
