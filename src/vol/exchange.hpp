@@ -41,8 +41,8 @@ class Exchange {
   // Ranks may give different numbers of bytes. Nothing is taken from memory that is given until all
   // of it has been sent, if all that is given fits one slot. `kind` says which call this is. Throws
   // PeerError naming the ranks that are dead, ConfigError if a rank came with another kind or gave
-  // another number of bytes, and TimeoutError naming the ranks that did not come. `may_miss`: ranks that are
-  // dead are returned instead, and what was taken from them is not whole.
+  // another number of bytes, and TimeoutError naming the ranks that did not come. `may_miss`: ranks
+  // that are dead are returned instead, and what was taken from them is not whole.
   std::vector<int> run(std::span<const Give> gives, std::span<const Take> takes, std::uint32_t kind,
                        std::chrono::nanoseconds limit, bool may_miss = false);
 

@@ -84,7 +84,11 @@ MUTANTS = {
     # The lowest rank sends the values, even if another rank has kept the end of a round.
     "LOWEST_SENDS": Mutant("_job.roles", "(-state.kept, state.rounds, rank)", "rank"),
     # A rejoining rank waits at barriers that the other ranks have passed.
-    "WAITS_AT_BARRIERS": Mutant("_job.calls", "if not jobs.current().is_rejoining:", "if True:"),
+    "WAITS_AT_BARRIERS": Mutant(
+        "_job.collective",
+        "    if job.is_rejoining:\n        seconds(timeout)",
+        "    if False:\n        seconds(timeout)",
+    ),
     # A shared array: what a rank that died had sent to some of the others only is not passed on.
     "NOT_PASSED_ON": Mutant(
         "_shared.streams",
