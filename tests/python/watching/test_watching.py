@@ -248,7 +248,8 @@ def test_metrics_are_served_while_the_job_runs(tmp_path: Path) -> None:
     port = free_port()
     with start_job(tmp_path, 3, FOREVER, "--metrics", str(port)) as job:
         job.await_told("at")
-        for _ in range(10):  # on a busy machine a rank may be late in one of them
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:  # on a busy machine a rank may be late
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
                 assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
                 lines = answer.read().decode().splitlines()
