@@ -6,6 +6,7 @@ import base64
 import functools
 import json
 import math
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
@@ -43,24 +44,30 @@ def _goes_on(
         @functools.wraps(function)
         def go_on(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
             job = jobs.current()
+            key = _key_of(call)
             sent: Sent | None = None
             try:
                 with job.turns.hold(call):
-                    sent = job.sent.setdefault(call, Sent())
+                    sent = job.sent.setdefault(key, Sent())
                     result = function(*arguments, **named)
-                    del job.sent[call]
+                    del job.sent[key]
             except (ConfigError, DamagedError, PeerError):  # on all ranks
-                job.sent.pop(call, None)
+                job.sent.pop(key, None)
                 raise
             except BaseException:  # wherever it came, since a handler may run after any call
                 if sent is not None:
-                    job.sent[call] = Sent() if sent.is_over else sent
+                    job.sent[key] = Sent() if sent.is_over else sent
                 raise
             return result
 
         return go_on
 
     return decorate
+
+
+def _key_of(call: str) -> tuple[str, int]:
+    """Return the key of what this thread has sent in a call; two may make it at once."""
+    return call, threading.get_ident()
 
 
 @_goes_on(_BARRIER)
@@ -79,7 +86,7 @@ def barrier(timeout: float | None = None) -> None:
         seconds(timeout)
     else:
         together = Together(_BARRIER, timeout)
-        together.step("all are here", lambda: (None, {}), sent=job.sent[_BARRIER])
+        together.step("all are here", lambda: (None, {}), sent=job.sent[_key_of(_BARRIER)])
 
 
 @_goes_on(_CALL)
@@ -126,7 +133,7 @@ def allreduce(
         try:
             return fold(given)
         except Exception:  # the function's, which ends the call on this rank
-            jobs.current().sent[_CALL].is_over = True
+            jobs.current().sent[_key_of(_CALL)].is_over = True
             raise
     if isinstance(given[0], np.ndarray) and given[0].ndim:
         return _fold_arrays(given, fold)
@@ -186,7 +193,7 @@ def _tell_all(
             )
         return None, report
 
-    sent = jobs.current().sent[call]
+    sent = jobs.current().sent[_key_of(call)]
     own = tell if sent.post is None else lambda: (None, {})
     told = dict(sorted(together.step("the value", own, sent=sent)[1].items()))
     given = {rank: _unpacked(report["parts"]) for rank, report in told.items()}

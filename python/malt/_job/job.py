@@ -65,7 +65,8 @@ class Job:
         self.settings = settings
         self.vectors = 0  # how many this rank has made, for their default names
         self.tables = 0  # the same, of malt.ps.Table
-        self.sent: dict[str, Sent] = {}  # by call, of calls that an exception has ended
+        # Of calls that an exception has ended, by call and thread.
+        self.sent: dict[tuple[str, int], Sent] = {}
         self.unended: set[str] = set()  # calls that have begun and not ended
         # What all ranks gave in the last steps of collective calls in this group, by the step and
         # what this rank gave.

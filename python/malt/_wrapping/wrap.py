@@ -390,7 +390,7 @@ def _has_counterpart(estimator: Any) -> bool:
 @functools.cache  # once a process
 def _note_counterpart(name: str) -> None:
     jobs.log.warning(
-        "malt.%s(...).fit() does the same as malt.learn.wrap(%s(...)).fit(), and faster: it takes "
-        "the same parameters",
+        "malt.learn.%s(...).fit() does the same as malt.learn.wrap(%s(...)).fit(), and faster: it "
+        "takes the same parameters",
         *(name, name),
     )

@@ -198,7 +198,7 @@ malt.barrier()
             assert refused(errors[name], "is not the same on all ranks", one, two, way_out)
         for name, one, two in (
             ("name", "ranks 0, 2: segment 'theirs'", "rank 1: segment 'mine'"),
-            ("order", "ranks 0, 2: segment 'vector-", "rank 1: barrier"),
+            ("order", "ranks 0, 2: segment 'vector-", "rank 1: malt.barrier"),
         ):
             assert refused(errors[name], "different collective calls at once", one, two)
         assert told["w"].tolist() == [6, 6]

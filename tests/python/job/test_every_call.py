@@ -218,7 +218,7 @@ PARTIAL = f"{ROWS_XY}; model = malt.learn.SGDClassifier(); model.partial_fit(X, 
 
 def _fits(names: str, given: str) -> dict[str, Row]:
     return {
-        f"{name}.fit": Row(f"malt.{name}.fit", f"malt.{name}().fit({given})", ROWS_XY)
+        f"{name}.fit": Row(f"malt.learn.{name}.fit", f"malt.learn.{name}().fit({given})", ROWS_XY)
         for name in names.split()
     }
 

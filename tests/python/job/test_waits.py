@@ -103,7 +103,9 @@ malt.barrier(60)
         assert told["barrier"].says("barrier", "rank", "did not come within 0.2 s")
         assert told["again"].ranks[-1] == 2
         assert refused(
-            told["busy"], "'barrier' timed out or was interrupted on this rank", "repeat that first"
+            told["busy"],
+            "'malt.barrier' timed out or was interrupted on this rank",
+            "repeat that first",
         )
         assert told["never"].ranks[-1] == 2
         assert told["never"].says("segment 'n'", "did not come within 1 s")
@@ -335,7 +337,7 @@ malt.barrier()
     for call, lacks in (
         ("gather of segment 'v'", "rank 1 did not scatter iteration 2"),
         ("allreduce of ", "rank 1 did not come"),
-        ("barrier", "rank 1 did not come"),
+        ("malt.barrier", "rank 1 did not come"),
         ("scatter of segment 'q'", "all 2 slots hold updates that rank 1 did not gather"),
     ):
         about = [line for line in notices if f"waits: {call}" in line]

@@ -17,7 +17,7 @@ OBJECTS = {
     "pool": "malt:Pool",
     "v": "malt:Vector",
     "m": "malt:Vector",
-    "edge": "malt:Edge",
+    "edge": "malt.messages:Edge",
     "malt": "malt",
 }
 # Each `name.name(` between backquotes.
