@@ -140,6 +140,41 @@ MUTANTS = {
         "self._exchange.shut()  # whoever is still in the call does not wait for this rank",
         "pass",
     ),
+    # A rank that refuses a broadcast or barrier does not ask with the others how it has ended.
+    "REFUSED_UNASKED": Mutant(
+        "backend",
+        "torch._backend.members",
+        "            self._may_be_out_of_step |= _going_on\n            raise",
+        "            raise",
+    ),
+    # A call that needs all ranks works without the dead.
+    "ALL_CALLS_GO_ON": Mutant(
+        "backend",
+        "torch._backend.members",
+        "run(gives, takes, kind, timeout, may_miss)",
+        "run(gives, takes, kind, timeout, may_miss or _going_on)",
+    ),
+    # A broadcast that nobody has whole leaves a part of it in the tensor.
+    "PART_OF_BROADCAST_LEFT": Mutant(
+        "backend",
+        "torch._backend.collectives",
+        "tensor.contiguous() if has else torch.empty(tensor.shape, dtype=tensor.dtype)",
+        "tensor.contiguous()",
+    ),
+    # The sum of the living is not made up for the dead.
+    "DEAD_NOT_MADE_UP": Mutant(
+        "backend",
+        "torch._backend.members",
+        "if living < self.size and not mean and tensor.dtype.is_floating_point:",
+        "if False:",
+    ),
+    # Each rank names the dead that it has noticed by itself.
+    "DEAD_NAMED_APART": Mutant(
+        "backend",
+        "torch._backend.members",
+        'raise errors.PeerError("ranks are dead", dead) from error',
+        'raise error or errors.PeerError("ranks are dead", dead)',
+    ),
     # A sum that has come, and whose use was interrupted, is made once more.
     "SUM_MADE_TWICE": Mutant(
         "consensus", "_consensus.rounds", "if self._before not in (None, allreduces):", "if False:"

@@ -6,11 +6,13 @@ are simulated, and so is torch's store.
     B1  The messages of a tag are received whole, once, and in their order. What a send that failed
         had sent never arrives; nothing else is left out.
     B2  An error is one that docs/torch_backend.md has, and names the right ranks.
-    B3  A collective call of a rank meets the same call of the others, or fails.
+    B3  A collective call of a rank meets the same call of the others, or fails: also the call that
+        follows one which was refused, because a rank made another or gave another length.
     B4  No call and no thread waits for ever.
     B5  Where the ranks keep going, a death ends a call alike on all that live: the sum is of the
-        same ranks, all have a broadcast or none, all others fail. No call waits for its time limit
-        because of a death, and the calls after it are as if it had not been.
+        same ranks, those that live among them, each once; all have a broadcast or none; all others
+        fail, with the same ranks in the error, unless all ranks had begun them. No call waits for
+        its time limit because of a death, and the calls after it are as if it had not been.
     B6  When all are well again, messages arrive, and a new process group works.
 """
 
@@ -28,7 +30,7 @@ import torch
 from rejoining.machines import Process, Waiters, World
 from torch.distributed import ReduceOp
 
-from malt._errors import PeerError, TimeoutError  # noqa: A004
+from malt._errors import ConfigError, PeerError, TimeoutError  # noqa: A004
 from malt._job import torch_store
 from malt.torch._backend import (
     collectives,
@@ -45,6 +47,7 @@ from messaging.threads import Interrupts, SimpleQueue, Threading, Time
 SILENCE = 1.0
 _LATEST_END = 1000.0
 _SLOT = 64  # bytes
+_DTYPES = (torch.int64, torch.float64, torch.int16)
 _TAGS, _ANY_TAG, _QUIET = 3, 10, 100  # tags from any source are above the second, quiet ones above
 
 
@@ -53,6 +56,46 @@ class Message(NamedTuple):
     target: int
     tag: int
     number: int
+
+
+class Step(NamedTuple):
+    """A collective call of all ranks. One rank may make it otherwise, or -1."""
+
+    kind: str
+    root: int = 0
+    dtype: torch.dtype = torch.int64
+    length: int = 30
+    odd: int = -1
+    is_unlike: bool = False  # the odd one gives another length; otherwise it makes another call
+
+
+_GOING_ON = ("barrier", "broadcast", "all_reduce", "mean")  # whatever ranks have died
+
+
+class Outcome(NamedTuple):
+    """What a collective call has given a rank, and what it is to give.
+
+    Attributes:
+        kind: which call this rank has made.
+        reduce: gives for the ranks whose values are in a reduction what it is; None: for all.
+    """
+
+    name: str
+    step: Step
+    kind: str
+    error: BaseException | None
+    has: list[torch.Tensor]
+    expected: list[float]
+    before: list[torch.Tensor]
+    reduce: Callable[[set[int]], float] | None
+
+    @property
+    def found(self) -> list[set[float]]:
+        return [set(each.tolist()) for each in self.has]
+
+    @property
+    def is_whole(self) -> bool:
+        return self.found == [{value} for value in self.expected]
 
 
 class _Rank:
@@ -83,12 +126,11 @@ class BackendJob:
         self.size = draw.choice((2, 2, 3, 3, 4))
         self.names = [5 + 2 * rank for rank in range(self.size)]
         self.timeout = draw.choice((2.0, 4.0))
-        self._keeps_going = draw.random() < 0.4
+        self._keeps_going = draw.random() < 0.5
         self._ends: dict[str, tuple[str, int]] = {}  # of calls: how they ended first, and where
+        self._begun: dict[str, set[int]] = defaultdict(set)  # the ranks that have begun a call
         # Of tensors, by tag.
-        self._lengths: dict[Any, int] = defaultdict(lambda: draw.choice((1, 4, 30, 100)))
-        if self._keeps_going:
-            self._lengths["collective"] = draw.choice((1, 100, 300))
+        self._lengths: dict[int, int] = defaultdict(lambda: draw.choice((1, 4, 30, 100)))
         self.ranks: list[_Rank] = []
         self._is_quiet = False
         self._faults = 0
@@ -145,6 +187,7 @@ class BackendJob:
                     "Reducer": Reducer,
                     "time": time,
                     "_going_on": self._keeps_going,
+                    "_MOST_KEPT": 2,
                     "SLOT_BYTES": 8 * _SLOT,
                 },
             ),
@@ -191,18 +234,36 @@ class BackendJob:
 
     def _step(self, number: int) -> Any:
         draw = self._draw
-        if not self._keeps_going and draw.random() < 0.5:
+        if draw.random() < (0.1 if self._keeps_going else 0.5):
             return self._messages(0, number)
-        kinds = ("barrier", "all_gather", "broadcast", "all_reduce", "max", "all_to_all", "gather")
-        return draw.choice((*kinds, "reduce_scatter", "scatter")), draw.randrange(self.size)
+        others = (
+            "all_gather",
+            "max",
+            "all_to_all",
+            "gather",
+            "reduce",
+            "reduce_scatter",
+            "scatter",
+        )
+        kind, root = draw.choice((*_GOING_ON, *others)), draw.randrange(self.size)
+        dtype = torch.float64 if kind == "mean" else draw.choice(_DTYPES)
+        length = draw.choice((1, 100, 300) if self._keeps_going else (1, 4, 30, 100))
+        if draw.random() < 0.9 or kind in ("all_reduce", "mean"):
+            return Step(kind, root, dtype, length)
+        odd = draw.randrange(self.size)
+        is_unlike = kind == "broadcast" and odd != root and draw.random() < 0.7
+        return Step(kind, root, dtype, length, odd, is_unlike)
 
     def _messages(self, above: int, step: int) -> list[tuple[int, int, int]]:
-        """From, to, and tag; a tag from any source is of one step."""
+        """From, to, and tag; a tag from any source is of one step.
+
+        Where the ranks keep going there is none: what a dead one has not sent is waited for.
+        """
         draw = self._draw
         found = []
         for _ in range(draw.randrange(1, 10)):
             source, target = draw.sample(range(self.size), 2)
-            is_any = draw.random() < 0.3
+            is_any = draw.random() < 0.3 and not self._keeps_going
             tag = _ANY_TAG + 2 * step + draw.randrange(2) if is_any else draw.randrange(_TAGS)
             found.append((source, target, tag + above))
         return found
@@ -217,7 +278,7 @@ class BackendJob:
                 if isinstance(step, list):
                     self._exchange_messages(me, step)
                 else:
-                    self._call(me, number, *step)
+                    self._call(me, number, step)
             self._finish(me)
             me.is_in_script = False
             self.interrupts.forget(self.world.here())
@@ -255,7 +316,7 @@ class BackendJob:
         if self._make_core(me, 60.0):
             self._exchange_messages(me, self._last)
             for number, kind in enumerate(("all_gather", "all_reduce", "barrier")):
-                self._call(me, 1000 + number, kind, 0)
+                self._call(me, 1000 + number, Step(kind))
         self._meet("end")
 
     def _meet(self, where: str) -> None:
@@ -303,7 +364,7 @@ class BackendJob:
     def _begin(self, begin: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return begin(*arguments)
-        except (PeerError, TimeoutError, KeyboardInterrupt) as error:
+        except (ConfigError, PeerError, TimeoutError, KeyboardInterrupt) as error:
             return error
 
     def _outcome(self, call: Any) -> BaseException | None:
@@ -312,7 +373,7 @@ class BackendJob:
                 call.wait()
             except KeyboardInterrupt:
                 continue
-            except (PeerError, TimeoutError) as error:
+            except (ConfigError, PeerError, TimeoutError) as error:
                 return error
             else:
                 return None
@@ -343,8 +404,8 @@ class BackendJob:
         self._received[found, me.rank, tag].append(number)
         self.right += 1
 
-    def _call(self, me: _Rank, number: int, kind: str, root: int) -> None:
-        operations, size, rank = me.operations, self.size, me.rank
+    def _call(self, me: _Rank, number: int, step: Step) -> None:
+        operations, size, rank, root = me.operations, self.size, me.rank, step.root
         opts = SimpleNamespace(
             asyncOp=self._draw.random() < 0.5,
             rootRank=root,
@@ -352,10 +413,26 @@ class BackendJob:
             reduceOp=ReduceOp(ReduceOp.SUM),
         )
         mark = 1000 * (number + 1)
-        own = torch.full((self._lengths["collective"],), mark + rank, dtype=torch.int64)
+        name = f"{number}, {step.kind}"
+        self._begun[name].add(rank)
+        kind, length = step.kind, step.length
+        if rank == step.odd and step.is_unlike:
+            length += 1
+        elif rank == step.odd:
+            kind = "barrier" if kind != "barrier" else "all_gather"
+        own = torch.full((length,), mark + rank, dtype=step.dtype)
         rows = [torch.zeros_like(own) for _ in range(size)]
         each = [own + 100 * other for other in range(size)]
         out = torch.zeros_like(own)
+        shares = torch.full_like(own, mark + (1 << rank))  # their sums differ, whosever they are
+
+        def mean(ranks: set[int]) -> float:
+            return sum(mark + (1 << other) for other in ranks) / len(ranks)
+
+        def total(ranks: set[int]) -> float:
+            return mean(ranks) * (size if step.dtype.is_floating_point else len(ranks))
+
+        everyone = set(range(size))
         begin, has, expected = {
             "barrier": (lambda: operations.barrier(opts), [], []),
             "broadcast": (lambda: operations.broadcast([own], opts), [own], [mark + root]),
@@ -365,9 +442,14 @@ class BackendJob:
                 [mark + other for other in range(size)],
             ),
             "all_reduce": (
-                lambda: operations.allreduce([own], opts),
-                [own],
-                [sum(mark + other for other in range(size))],
+                lambda: operations.allreduce([shares], opts),
+                [shares],
+                [total(everyone)],
+            ),
+            "mean": (
+                lambda: operations.allreduce([shares], self._with_op(opts, ReduceOp(ReduceOp.AVG))),
+                [shares],
+                [mean(everyone)],
             ),
             "max": (
                 lambda: operations.allreduce([own], self._with_op(opts, ReduceOp(ReduceOp.MAX))),
@@ -384,6 +466,11 @@ class BackendJob:
                 rows if rank == root else [],
                 [mark + other for other in range(size)] if rank == root else [],
             ),
+            "reduce": (
+                lambda: operations.reduce([shares], opts),
+                [shares] if rank == root else [],
+                [total(everyone)] if rank == root else [],
+            ),
             "scatter": (
                 lambda: operations.scatter([out], [each] if rank == root else [], opts),
                 [out],
@@ -395,17 +482,20 @@ class BackendJob:
                 [sum(mark + other + 100 * rank for other in range(size))],
             ),
         }[kind]
-        self.world.say(f"rank {rank}: {number}, {kind}")
+        self.world.say(f"rank {rank}: {name}{' as ' + kind if kind != step.kind else ''}")
         before = [tensor.clone() for tensor in has]
         call = self._begin(begin)
 
         def finish() -> None:
             error = call if isinstance(call, BaseException) else self._outcome(call)
-            name = f"{number}, {kind}"
-            if self._keeps_going and not self._is_quiet:
-                self._note_end(me, name, error, has, expected, before)
+            reduce = {"all_reduce": total, "mean": mean}.get(kind)
+            outcome = Outcome(name, step, kind, error, has, expected, before, reduce)
+            if isinstance(error, ConfigError):
+                self._note_refused(me, outcome)
+            elif self._keeps_going and me.is_in_script:
+                self._note_end(me, outcome)
             else:
-                self._note_call(me, name, error, has, expected)
+                self._note_call(me, outcome)
 
         me.pending.append(finish)
         if not opts.asyncOp or self._is_quiet or self._draw.random() < 0.5:
@@ -416,18 +506,22 @@ class BackendJob:
         while me.pending:
             me.pending.pop(0)()
 
-    def _note_call(
-        self,
-        me: _Rank,
-        name: str,
-        error: BaseException | None,
-        has: list[Any],
-        expected: list[int],
-    ) -> None:
+    def _note_refused(self, me: _Rank, outcome: Outcome) -> None:
+        step = outcome.step
+        self.world.say(f"rank {me.rank}: {outcome.name}: {outcome.error!r}")
+        is_right = step.odd >= 0 and (not step.is_unlike or step.odd == me.rank)
+        # After a death, a call that was refused here may have gone on elsewhere, up to its limit.
+        is_left = self._lost and any(isinstance(s, Step) and s.odd >= 0 for s in self._script)
+        if not is_right and not is_left:
+            self.world.complain(f"B3: {outcome.name} of rank {me.rank}: {outcome.error!r}")
+
+    def _note_call(self, me: _Rank, outcome: Outcome) -> None:
+        name, error = outcome.name, outcome.error
         if error is not None:
             self.world.say(f"rank {me.rank}: {name}: {error!r}")
             is_again = me.has_failed
-            if self._keeps_going and isinstance(error, TimeoutError) and not self._delays:
+            is_late = self._delays > 0 or outcome.step.odd >= 0
+            if self._keeps_going and isinstance(error, TimeoutError) and not is_late:
                 self.world.complain(f"B5: rank {me.rank}: {error!r} though no rank is late")
             me.has_failed = True
             if not isinstance(error, KeyboardInterrupt):
@@ -435,53 +529,65 @@ class BackendJob:
             return
         if me.has_failed:
             self.world.complain(f"B3: {name} of rank {me.rank} works after one that has failed")
-        found = [set(tensor.tolist()) for tensor in has]
-        if found != [{value} for value in expected]:
-            self.world.complain(f"B3: {name} of rank {me.rank} has {found}, not {expected}")
+        if not outcome.is_whole:
+            self.world.complain(
+                f"B3: {name} of rank {me.rank} has {outcome.found}, not {outcome.expected}"
+            )
+        self._check_met(me, outcome, set(range(self.size)))
         self.right += 1
 
-    def _note_end(
-        self,
-        me: _Rank,
-        name: str,
-        error: BaseException | None,
-        has: list[Any],
-        expected: list[int],
-        before: list[Any],
-    ) -> None:
+    def _check_met(self, me: _Rank, outcome: Outcome, ranks: set[int]) -> None:
+        """The call has worked: these ranks must have made it, all of them the same."""
+        name, step, *_ = outcome
+        others = ranks - {me.rank} if me.rank == step.odd else ranks & {step.odd}
+        if step.is_unlike:
+            others = {step.root} if me.rank == step.odd and outcome.is_whole else set()
+        others |= ranks - self._begun[name]
+        if others:
+            self.world.complain(f"B3: {name} of rank {me.rank} works without that of {others}")
+
+    def _note_end(self, me: _Rank, outcome: Outcome) -> None:
         """As _note_call, where the ranks keep going."""
-        if error is not None and not (isinstance(error, PeerError) and not me.has_failed):
-            self._note_call(me, name, error, has, expected)
+        name, _, kind, error, has, *_ = outcome
+        if me.has_failed or not isinstance(error, PeerError | None):
+            self._note_call(me, outcome)
             return
         if error is not None:
             self._check_error(me, error, set(range(self.size)))
         if me.is_lost:
             return
-        kind = name.split()[1]
-        found = [set(tensor.tolist()) for tensor in has]
+        met = set(range(self.size)) - (self._gone if kind in _GOING_ON else set())
         if error is not None:
-            end = "dead"
-        elif found == [{value} for value in expected]:
+            end = f"dead: {error.ranks}"
+            if kind in _GOING_ON or not error.ranks:
+                end = f"wrong: {error!r}"
+        elif outcome.reduce is not None:
+            those = self._those_in(me, outcome.reduce, outcome.found[0])
+            end = f"of {those}" if those >= met else f"wrong: {outcome.found} without all of {met}"
+        elif outcome.is_whole:
             end = "all"
-        elif kind == "broadcast" and all(map(torch.equal, has, before)):
+        elif kind == "broadcast" and all(map(torch.equal, has, outcome.before)):
             end = "nothing"
-        elif kind == "all_reduce" and self._is_of_some(me, found[0], expected[0]):
-            end = f"{found[0]}"
         else:
-            end = f"wrong: {found}"
-        if error is not None and kind in ("barrier", "broadcast", "all_reduce"):
-            end = f"wrong: {error!r}"
-        first, rank = self._ends.setdefault(name, (end, me.rank))
+            end = f"wrong: {outcome.found}"
+        first, rank = self._ends.setdefault(f"{name} as {kind}", (end, me.rank))
         if end != first or end.startswith("wrong"):
             self.world.complain(f"B5: {name}: {end} on rank {me.rank}, {first} on rank {rank}")
-        self.right += error is None
+        if error is None:
+            self._check_met(me, outcome, met)
+            self.right += 1
 
-    def _is_of_some(self, me: _Rank, found: set[int], whole: int) -> bool:
-        """Whether it is the sum of some ranks, this one among them."""
-        mark = (whole - sum(range(self.size))) // self.size
-        others = [mark + rank for rank in range(self.size) if rank != me.rank]
-        sums = {sum(some) for n in range(self.size) for some in combinations(others, n)}
-        return found <= {mark + me.rank + some for some in sums} and len(found) == 1
+    def _those_in(
+        self, me: _Rank, reduce: Callable[[set[int]], float], found: set[float]
+    ) -> set[int]:
+        """Return the ranks of which it is the reduction, this one among them, or none."""
+        others = set(range(self.size)) - {me.rank}
+        for n in range(self.size):
+            for some in combinations(others, n):
+                ranks = {me.rank, *some}
+                if all(abs(value - reduce(ranks)) < 1e-6 for value in found):
+                    return ranks
+        return set()
 
     @staticmethod
     def _with_op(opts: SimpleNamespace, op: Any) -> SimpleNamespace:
@@ -501,19 +607,19 @@ class BackendJob:
                 self.world.at(1e-4 * 1e3 ** self._draw.random(), self._fault)
 
     def _fault(self, victim: _Rank | None = None) -> None:
-        """Let something happen to a rank; to `victim`, that it dies."""
+        """Let something happen to a rank; to `victim`, that it dies or is stopped for long."""
         draw, world = self._draw, self.world
         living = [me for me in self.ranks if not me.is_lost and not me.has_ended]
         if self._is_quiet or not living:
             return
         self._faults += 1
         me = draw.choice(living)
-        if victim in living:
-            me = victim
         kinds = ("kill", "stop", "stop", "stop long", "slow", "slow", "interrupt")
-        kind = draw.choice(("kill", "kill", "stop long", *kinds) if self._keeps_going else kinds)
-        if me is victim:
-            kind = "kill"
+        if self._keeps_going:
+            kinds = ("kill", "kill", "stop long", *kinds)
+        if victim in living:
+            me, kinds = victim, ("kill", "kill", "stop long")
+        kind = draw.choice(kinds)
         self._delays += kind != "kill"
         world.say(f"rank {me.rank}: {kind}")
         if kind == "kill":
@@ -536,6 +642,15 @@ class BackendJob:
 
     # Checks
 
+    @property
+    def _gone(self) -> set[int]:
+        """The ranks that calls of others may do without."""
+        return {
+            each.rank
+            for each in self.ranks
+            if each.is_lost or each.has_failed or each.has_ended or each.has_left
+        }
+
     def _check_error(self, me: _Rank, error: BaseException, about: set[int] | None) -> None:
         """`about`: the ranks that the call may be waiting for; None: all others."""
         self.errors += 1
@@ -544,8 +659,7 @@ class BackendJob:
             return
         among = about if about is not None else set(range(self.size)) - {me.rank}
         ranks = {self.names.index(name) for name in error.ranks if name in self.names}  # type: ignore[attr-defined]
-        gone = {each.rank for each in self.ranks if each.is_lost or each.has_failed}
-        gone |= {each.rank for each in self.ranks if each.has_ended or each.has_left}
+        gone = self._gone
         is_right = self._faults > 0 and not self._is_quiet and len(ranks) == len(error.ranks)  # type: ignore[attr-defined]
         is_right = is_right and ranks <= among
         if isinstance(error, PeerError):

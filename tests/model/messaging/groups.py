@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -326,6 +326,7 @@ class Link:
 
 
 builtins_bytes = bytes
+_Takes = Sequence[tuple[int, int, int, int, int]]
 
 
 class Exchange:
@@ -348,19 +349,20 @@ class Exchange:
     def run(
         self,
         gives: Sequence[tuple[int, int]],
-        takes: Sequence[tuple[int, int, int, int, int]],
+        takes: _Takes,
         kind: int,
         timeout: float,
         may_miss: bool = False,
     ) -> list[int]:
         given = b"".join(ctypes.string_at(address, length) for address, length in gives)
-        whole, wrong, missing = self._exchange(given, kind, timeout)
-        for rank, offset, length, to, _ in takes:
-            if rank in whole and not wrong:
-                if offset + length > len(whole[rank]):
-                    wrong = f"rank {rank} gave {len(whole[rank])} bytes"
-                else:
-                    ctypes.memmove(to, whole[rank][offset : offset + length], length)
+        whole, wrong, missing = self._exchange(given, takes, kind, timeout)
+        for rank, offset, length, to, of in takes:
+            needed, gave = of or offset + length, len(whole[rank])
+            if rank not in missing and not wrong and (gave < needed or (gave != needed and of)):
+                wrong = f"rank {rank} gave {gave} bytes, and this rank needs {needed}"
+            if not wrong:  # what came of a missing one too
+                came = whole[rank][offset : offset + length]
+                ctypes.memmove(to, came, len(came))
         if may_miss and not wrong:
             return sorted(missing)
         self._raise(wrong, missing)
@@ -370,7 +372,7 @@ class Exchange:
         kind = np.dtype(_DTYPES[dtype])
         length = count * kind.itemsize
         own = ctypes.string_at(data, length)
-        whole, wrong, missing = self._exchange(own, 1 << 31 | dtype, timeout)
+        whole, wrong, missing = self._exchange(own, [], 1 << 31 | dtype, timeout)
         self._raise(wrong, missing)
         whole[self._group.rank] = own
         rows = [np.frombuffer(whole[rank], kind) for rank in sorted(whole)]
@@ -387,20 +389,20 @@ class Exchange:
             self._ends[to]._left.add(self._group.rank)
 
     def _exchange(
-        self, given: bytes, kind: int, timeout: float
+        self, given: bytes, takes: _Takes, kind: int, timeout: float
     ) -> tuple[dict[int, bytes], str, set[int]]:
         group = self._group
         group.check_standing()
         if self._is_shut:
             raise PeerError("an earlier call did not come to its end", [group.rank])
         try:
-            return self._rounds(given, kind, group.world.now + timeout)
+            return self._rounds(given, takes, kind, group.world.now + timeout)
         except BaseException:
             self.shut()
             raise
 
     def _rounds(
-        self, given: bytes, kind: int, deadline: float
+        self, given: bytes, takes: _Takes, kind: int, deadline: float
     ) -> tuple[dict[int, bytes], str, set[int]]:
         group, rank = self._group, self._group.rank
         others = list(self._network.others(rank))
@@ -426,8 +428,9 @@ class Exchange:
                 if other_kind != kind:
                     wrong = f"rank {other} made another call"
             at += self._slot_bytes
-        for other in missing:
-            whole.pop(other, None)
+            for source, offset, length, *_ in takes:
+                if source in missing:  # others may have seen how much it gives
+                    most = max(most, offset + length)
         return whole, wrong, missing
 
     def _bring(self, to: int, post: tuple[int, int, bytes]) -> None:
@@ -442,11 +445,18 @@ class Exchange:
 
 
 class _Sum:
-    """A round of a reducer: what ranks have given, and once it is decided, of whom the sum is."""
+    """A round of a reducer: what ranks have given, and once it is decided, of whom the sum is.
 
-    def __init__(self) -> None:
+    Attributes:
+        come: by rank, the ranks that it knows to have come.
+        gave_up: by rank, the ranks that it knows to have given up.
+    """
+
+    def __init__(self, ranks: Iterable[int]) -> None:
         self.given: dict[int, bytes] = {}
         self.ranks: list[int] | None = None
+        self.come = {rank: {rank} for rank in ranks}
+        self.gave_up: dict[int, set[int]] = {rank: set() for rank in ranks}
 
 
 class Reducer:
@@ -473,21 +483,28 @@ class Reducer:
         if self._is_shut:
             raise PeerError("an earlier call did not come to its end", [rank])
         self._number += 1
-        here: _Sum = group.parts.setdefault(f"round {self._number} of {self._name}", _Sum())  # type: ignore[arg-type]
-        come = group.parts.setdefault(
-            f"come to {self._number} of {self._name}", {r: {r} for r in self._network.processes}
+        here: _Sum = group.parts.setdefault(  # type: ignore[assignment]
+            f"round {self._number} of {self._name}",
+            _Sum(self._network.processes),  # type: ignore[arg-type]
         )
+        come, gave_up = here.come[rank], here.gave_up[rank]
         length = count * self._dtype.itemsize
         here.given[rank] = ctypes.string_at(data, length)
-        self._network.to_others(rank, lambda to: come[to].add(rank))
+        self._network.to_others(rank, lambda to: here.come[to].add(rank))
 
         def missing() -> set[int]:
-            return self._network.live[rank] - self._left - come[rank]
+            return self._network.live[rank] - self._left - come
 
-        if not group.wait(lambda: here.ranks is not None or not missing(), timeout):
-            raise TimeoutError("ranks did not come", missing())
+        try:
+            if not group.wait(lambda: here.ranks is not None or not missing() or gave_up, timeout):
+                raise TimeoutError("ranks did not come", missing())
+            if here.ranks is None and gave_up:
+                raise TimeoutError("ranks gave up", missing() or gave_up)
+        except BaseException:
+            self._network.to_others(rank, lambda to: here.gave_up[to].add(rank))
+            raise
         if here.ranks is None:
-            here.ranks = sorted(come[rank] & (self._network.live[rank] - self._left | {rank}))
+            here.ranks = sorted(come & (self._network.live[rank] - self._left | {rank}))
             for other in self._network.others(rank):
                 group.world.at(
                     group.world.delay(),

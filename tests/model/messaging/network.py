@@ -46,6 +46,8 @@ class Network:
 
     def send(self, sender: int, to: int, arrive: Callable[[], object]) -> None:
         """Have it done at rank `to`, later."""
+        if self.processes[sender].is_dead:  # and leaves what it was doing
+            return
         self.on_message()
         sent = self.world.now
         when = max(self._last.get((sender, to), 0.0), sent + self.world.delay())

@@ -358,6 +358,7 @@ def test_parameters_and_lazily_negated_tensors(tmp_path: Path) -> None:
 
 UNLIKE = """
 join()
+malt.torch.keep_going(KEEPS_GOING)
 n = 3 if rank == size - 1 else 2
 own = torch.arange(float(n))
 rows = [torch.zeros(n) for _ in range(size)]
@@ -383,9 +384,12 @@ tell(found=found, total=total.tolist())
 """
 
 
-def test_tensors_of_unlike_size_are_refused_and_the_group_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("keeps_going", [False, True])
+def test_tensors_of_unlike_size_are_refused_and_the_group_goes_on(
+    tmp_path: Path, keeps_going: bool
+) -> None:
     """On the ranks that give or take another number of elements than one of them."""
-    ranks = run_ranks(tmp_path, 3, UNLIKE)
+    ranks = run_ranks(tmp_path, 3, f"KEEPS_GOING = {keeps_going}{UNLIKE}")
     assert ranks.each("total") == [[3.0, 3.0]] * 3
     refused = {
         name: [told["found"][name] != "" for told in ranks.told] for name in ranks.told[0]["found"]

@@ -151,7 +151,11 @@ class Members:
         if self._exchange is None:
             return []
         self._may_be_out_of_step |= _going_on and not may_miss
-        return self._exchange.run(gives, takes, kind, timeout, may_miss)
+        try:
+            return self._exchange.run(gives, takes, kind, timeout, may_miss)
+        except errors.ConfigError:  # ranks that see nothing wrong ask how the call has ended
+            self._may_be_out_of_step |= _going_on
+            raise
 
     @contextmanager
     def in_step(self, call: str, timeout: float) -> Iterator[None]:
