@@ -26,7 +26,16 @@ from target import MIB, Decoder, frames, fuzz, instrument
 import malt
 from malt._job.collecting import Hosts
 from malt._launch import scale
-from malt._watching import collect, dashboard, exchange, merge, pulls, report_parts, run_report
+from malt._watching import (
+    collect,
+    dashboard,
+    document,
+    exchange,
+    merge,
+    pulls,
+    report_parts,
+    run_report,
+)
 from malt._watching.board import points_for_json
 from malt._watching.other_hosts import OtherHosts
 
@@ -61,7 +70,7 @@ def take_report(name: str, content: bytes) -> None:
     except ValueError:
         return
     if processes:
-        run_report._Report("python train.py", ORIGIN, 0, processes, 2, []).page()
+        document.page("train.py", run_report._Report(ORIGIN, 0, processes, 2, []).parts())
 
 
 # ---- summaries for the dashboard -----------------------------------------------------------------

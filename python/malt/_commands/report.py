@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from malt._watching import drawing, trace_events
+from malt._watching import document, gantt, trace_events
 
 History = npt.NDArray[Any]
 
@@ -94,51 +94,35 @@ def page(title: str, history: History, settings: Mapping[str, str]) -> str:
     end = history["ended"].max() - start
     ranks = _by_rank(history)
 
-    def chart(value: Callable[[History], npt.NDArray[Any]]) -> str:
+    def chart(heading: str, y: str | None, value: Callable[[History], npt.NDArray[Any]]) -> Any:
         lines = [
-            drawing.Line(f"rank {rank}", steps["ended"] - start, value(steps))
+            document.Line(f"rank {rank}", steps["ended"] - start, value(steps))
             for rank, steps in ranks.items()
         ]
-        return drawing.chart(lines, end)
+        return document.chart(heading, lines, "seconds", y)
 
-    pictures = [
-        ("Mean loss of the examples between two exchanges", chart(lambda s: s["loss"])),
-        ("Megabytes sent", chart(lambda s: s["bytes_out"] / 1e6)),
-        ("Exchanges", chart(lambda s: np.arange(1, len(s) + 1))),
-        ("Training (blue) and exchanging or waiting (orange)", _gantt(ranks, start, end)),
-    ]
     head, *rows = _rows(sums(history))
-    body = [drawing.table(head, rows)]
-    body += [f"<h2>{name}</h2>{picture}" for name, picture in pictures]
-    body.append(f"<h2>Settings</h2>{drawing.table((), settings.items())}")
-    return drawing.page(title, "\n".join(body), _STYLE)
+    parts = [
+        document.table("", head, rows),
+        chart("Mean loss of the examples between two exchanges", None, lambda s: s["loss"]),
+        chart("Megabytes sent", "MB", lambda s: s["bytes_out"] / 1e6),
+        chart("Exchanges", None, lambda s: np.arange(1, len(s) + 1)),
+        {"heading": "Computing, and exchanging or waiting"} | _gantt(ranks, start, end),
+        document.table("Settings", (), settings.items()),
+    ]
+    return document.page(title, parts)
 
 
-def _gantt(ranks: Mapping[int, History], start: float, end: float) -> str:
+def _gantt(ranks: Mapping[int, History], start: float, end: float) -> dict[str, Any]:
     """Draw a row for each rank, as in MLlib*'s pictures (Zhang et al., ICDE 2019, figure 3)."""
-    height = drawing.ROW * len(ranks) + drawing.BOTTOM
-    across = (drawing.WIDTH - drawing.LEFT - drawing.RIGHT) / max(end, 1e-9)
-    parts = [drawing.axis(end, height - drawing.BOTTOM)]
+    bars = []
     most = max(1, _MOST_BARS // len(ranks))
-    for number, (rank, steps) in enumerate(ranks.items()):
-        y = number * drawing.ROW
-        parts.append(drawing.row_name(number, rank))
+    for number, steps in enumerate(ranks.values()):
         together = -(-len(steps) // most)  # joins steps if there are more than one can see
         for at in range(0, len(steps), together):
             some = steps[at : at + together]
-            began, ended = some["began"][0] - start, some["ended"][-1] - start
             waited = (some["ended"] - some["trained"]).sum()
-            for kind, left, right in (
-                ("train", began, ended - waited),
-                ("wait", ended - waited, ended),
-            ):
-                x, width = drawing.LEFT + left * across, (right - left) * across
-                parts.append(
-                    f'<rect class="{kind}" x="{x:.2f}" y="{y + 3}" width="{width:.2f}" '
-                    f'height="{drawing.ROW - 6}"><title>rank {rank}, {kind}: {left:.3f} to '
-                    f"{right:.3f} s</title></rect>"
-                )
-    return drawing.svg(height, parts)
-
-
-_STYLE = ".train { fill: #1b6ca8; }\n.wait { fill: #f2a33a; }"
+            began, ended = some["began"][0] - start, some["ended"][-1] - start
+            bars.append([number, "computing", began, ended - waited - began, None, -1])
+            bars.append([number, "waiting", ended - waited, waited, None, -1])
+    return gantt.picture(ranks, 0.0, end, bars=bars)

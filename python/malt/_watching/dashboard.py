@@ -18,7 +18,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
@@ -26,8 +25,8 @@ from malt._errors import ConfigError
 from malt._launch.scale import COUNT, LEAVE
 from malt._watching.board import SAMPLE_SECONDS, Sent
 from malt._watching.http_server import Handler, Server
+from malt._watching.page import assembled
 
-_PAGE = Path(__file__).with_name("page")
 # By path: the name of the number in the query, and what it is about.
 _CHANGES = {"/scale": ("count", COUNT), "/leave": ("rank", LEAVE)}
 _MOST_READERS = 16  # of events
@@ -58,7 +57,7 @@ class Dashboard:
         """
         self.events, self.stop, self.scale = events, stop, scale
         self.readers = threading.Semaphore(_MOST_READERS)
-        self.page = _page()
+        self.page = assembled("live.html")
         self.names = ("localhost", socket.gethostname().lower())
         self._token = secrets.token_urlsafe()
         host, port = listening.getsockname()[:2]
@@ -158,14 +157,6 @@ class _Requests(Handler):
 
     def _say(self, code: int, text: str) -> None:
         self.answer(code, "text/plain; charset=utf-8", f"{text}\n".encode())
-
-
-def _page() -> str:
-    """Put the page together, so that it loads nothing else."""
-    page = (_PAGE / "page.html").read_text()
-    for name in ("uPlot.min.css", "page.css", "uPlot.iife.min.js", "page.js"):
-        page = page.replace(f"<!-- {name} -->", (_PAGE / name).read_text())
-    return page
 
 
 def _split(address: str) -> SplitResult:

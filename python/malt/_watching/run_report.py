@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from malt._drafted import drafted
-from malt._watching import drawing, gantt
-from malt._watching.drawing import Line
+from malt._watching import document, gantt
+from malt._watching.document import Line
 from malt._watching.series import Series
 from malt._watching.table import size_text
 from malt._watching.timeline import COLUMNS, SPENT, Timeline
@@ -66,29 +65,22 @@ def write(
         OSError: the file cannot be written.
     """
     if processes:
-        page = _Report(command, origin, wall_offset, processes, hosts, absent).page()
+        parts = _Report(origin, wall_offset, processes, hosts, absent).parts()
     else:
-        text = "<p>No rank has called malt.init().</p>" + _list(absent)
-        page = drawing.page(_title(command), text)
+        parts = [{"text": "No rank has called malt.init().", "list": list(absent)}]
     with drafted(path, "w") as file:
-        file.write(page)
-
-
-def _title(command: str) -> str:
-    return f"malt run: {command}"
+        file.write(document.page(f"malt run: {command}", parts))
 
 
 class _Report:
     def __init__(
         self,
-        command: str,
         origin: int,
         wall_offset: int,
         processes: list[Process],
         hosts: int,
         absent: Sequence[str],
     ) -> None:
-        self._command = command
         self._hosts = hosts
         self._origin = origin
         self._wall_offset = wall_offset
@@ -101,22 +93,21 @@ class _Report:
         self._shown = dict(list(self._of.items())[:MOST_RANKS])
         self._left_out = list(absent)  # what the page does not show
 
-    def page(self) -> str:
+    def parts(self) -> list[dict[str, Any]]:
         rest = [*self._gantt(), *self._charts(), *self._waits(), *self._changes()]
-        body = [self._head(), self._table(), *rest, self._omissions()]
-        return drawing.page(_title(self._command), "\n".join(body), gantt.STYLE)
+        return [self._head() | self._table(), *rest, self._omissions()]
 
-    def _head(self) -> str:
+    def _head(self) -> dict[str, Any]:
         began = datetime.fromtimestamp((self._start + self._wall_offset) / 1e9)
         seconds = (self._end - self._start) / 1e9
         ranks = f"{len(self._of)} rank{'s' if len(self._of) > 1 else ''}"
         hosts = f"{self._hosts} hosts" if self._hosts > 1 else "this host"
-        return (
-            f"<p>Began {began:%Y-%m-%d %H:%M:%S}. {ranks} of {hosts}, {seconds:,.3f} s from "
-            "the first malt.init() to the last call.</p>"
-        )
+        return {
+            "text": f"Began {began:%Y-%m-%d %H:%M:%S}. {ranks} of {hosts}, {seconds:,.3f} s from "
+            "the first malt.init() to the last call."
+        }
 
-    def _table(self) -> str:
+    def _table(self) -> dict[str, Any]:
         """Make a row for each rank: the sums over its processes."""
         head = (
             *("rank", "processes", "seconds", "computing", "waiting", "scatters", "gathers"),
@@ -144,20 +135,19 @@ class _Report:
                 f"{more:,} of {len(self._of):,} ranks have no row and no line: those above rank "
                 f"{list(self._shown)[-1]}"
             )
-        return drawing.table(head, rows)
+        return document.table("", head, rows)
 
     # When
 
-    def _gantt(self) -> Iterator[str]:
-        yield gantt.KEY
+    def _gantt(self) -> Iterator[dict[str, Any]]:
         counts = [sum(one.timeline.events for one in of) for of in self._shown.values()]
         most = max(1, min(MOST_BARS_A_RANK, _MOST_BARS // len(self._shown)))
         if max(counts) <= most:
             left, title = self._start, "When each rank did what"
         else:
-            yield "<h2>When each rank did what: the whole run</h2>"
             timelines = {rank: [p.timeline for p in of] for rank, of in self._shown.items()}
-            yield gantt.whole(timelines, self._origin, self._start, self._end)
+            whole = gantt.whole(timelines, self._origin, self._start, self._end)
+            yield {"heading": "When each rank did what: the whole run"} | whole
             left = max(
                 int(one.newest["began"][-min(most, len(one.newest))])
                 for of in self._shown.values()
@@ -170,14 +160,14 @@ class _Report:
                 "whole run is drawn in columns, whose heights are the shares of the time"
             )
         rows = {rank: [(p.timeline, p.newest) for p in of] for rank, of in self._shown.items()}
-        yield f"<h2>{title}</h2>{gantt.exact(rows, self._start, left, self._end)}"
-        yield "<p>A number in a wait is the rank that was last to come.</p>"
+        text = "A number in a wait is the rank that was last to come."
+        exact = gantt.exact(rows, self._start, left, self._end)
+        yield {"heading": title, "text": text} | exact
 
     # How much
 
-    def _charts(self) -> Iterator[str]:
+    def _charts(self) -> Iterator[dict[str, Any]]:
         yield from self._reported()
-        seconds = (self._end - self._start) / 1e9
         sent, stale = [], []
         most = max(2, _MOST_POINTS // len(self._shown))
         for rank, of in self._shown.items():
@@ -187,12 +177,12 @@ class _Report:
             folded = ages >= 0
             if ages.max() > 0:
                 stale.append(Line(f"rank {rank}", times[folded], ages[folded]))
-        yield f"<h2>Megabytes sent</h2>{drawing.chart(sent, seconds)}"
-        yield "<h2>Staleness of the oldest update folded, in iterations</h2>"
+        yield document.chart("Megabytes sent", sent, "seconds", "MB")
+        heading = "Staleness of the oldest update folded"
         if stale:
-            yield drawing.chart(stale, seconds)
+            yield document.chart(heading, stale, "seconds", "iterations")
         else:
-            yield "<p>No update was older than the rank that folded it.</p>"
+            yield {"heading": heading, "text": "No update was older than the rank that folded it."}
 
     def _joined(self, of: Sequence[Process], name: str, most: int) -> tuple[Any, Any]:
         """Return a rank's values by column, and the columns' ends in seconds; at most `most`."""
@@ -210,7 +200,7 @@ class _Report:
         lived = (ends > self._start) & (ends - width <= self._end)
         return (np.minimum(ends, self._end) - self._start)[lived] / 1e9, joined[lived]
 
-    def _reported(self) -> Iterator[str]:
+    def _reported(self) -> Iterator[dict[str, Any]]:
         """Draw what the program reported (malt.report), against time and against updates."""
         processes = [(rank, one) for rank, of in self._shown.items() for one in of]
         names = sorted({name for _, one in processes for name in one.reported})
@@ -232,27 +222,25 @@ class _Report:
                 self._left_out.append(
                     f"of {count:,} values of {name} {shown:,} are drawn, spread evenly"
                 )
-            seconds = (self._end - self._start) / 1e9
             by_time = [
                 Line(f"rank {rank}", (of[:, 0] - self._start) / 1e9, of[:, 2]) for rank, of in drawn
             ]
             by_update = [Line(f"rank {rank}", of[:, 1], of[:, 2]) for rank, of in drawn]
-            end = max(float(line.x.max()) for line in by_update)
-            safe = html.escape(name)
-            yield f"<h2>{safe} against time</h2>{drawing.chart(by_time, seconds, most=most)}"
-            yield f"<h2>{safe} against updates</h2>{drawing.chart(by_update, end, '', most)}"
+            yield document.chart(f"{name} against time", by_time, "seconds", most=most)
+            yield document.chart(f"{name} against updates", by_update, "updates", most=most)
 
     # For whom
 
-    def _waits(self) -> Iterator[str]:
+    def _waits(self) -> Iterator[dict[str, Any]]:
         """Make the table of who waited for whom, in seconds."""
         size = max(len(one.peers) for of in self._of.values() for one in of)
         waited: dict[int, Any] = {rank: np.zeros(size) for rank in self._of}
         for rank, one in ((rank, one) for rank, of in self._of.items() for one in of):
             waited[rank][: len(one.peers)] += one.peers[:, 0] / 1e9
-        yield "<h2>Who waited for whom, in seconds</h2>"
+        heading = "Who waited for whom, in seconds"
         if size <= _MOST_MATRIX:
-            yield drawing.table(
+            yield document.table(
+                heading,
                 ("rank", *(f"for {peer}" for peer in range(size)), "together"),
                 (
                     (str(rank), *(f"{x:.3f}" if x else "" for x in row), f"{row.sum():.3f}")
@@ -267,12 +255,13 @@ class _Report:
                 f"of {len(pairs):,} pairs of which one waited for the other, the table has the "
                 f"{_MOST_PAIRS} with the longest waits"
             )
-        yield drawing.table(
+        yield document.table(
+            heading,
             ("rank", "for rank", "seconds"),
             ((str(rank), str(peer), f"{x:.3f}") for x, rank, peer in pairs[:_MOST_PAIRS]),
         )
 
-    def _changes(self) -> Iterator[str]:
+    def _changes(self) -> Iterator[dict[str, Any]]:
         """Make the table of deaths and epochs, as each rank learnt of them."""
         timelines = [one.timeline for of in self._of.values() for one in of]
         rows: list[tuple[int, str]] = [
@@ -290,23 +279,18 @@ class _Report:
         dropped = sum(one.dropped_marks for one in timelines) + max(0, len(rows) - _MOST_ROWS)
         if dropped:
             self._left_out.append(f"{dropped:,} later deaths and epochs")
-        yield "<h2>Deaths and epochs, when a rank first learnt of them</h2>"
-        yield drawing.table(
+        yield document.table(
+            "Deaths and epochs, when a rank first learnt of them",
             ("seconds", "change"),
             ((f"{(at - self._start) / 1e9:.3f}", what) for at, what in rows[:_MOST_ROWS]),
         )
 
-    def _omissions(self) -> str:
+    def _omissions(self) -> dict[str, Any]:
         missed = sum(one.missed for of in self._of.values() for one in of)
         if missed:
             self._left_out.append(
                 f"{missed:,} events were written over before they could be read: the pictures lack "
                 "them, the tables of totals and waits have them"
             )
-        return "<h2>What this page leaves out</h2>" + _list(
-            self._left_out or ["Nothing: every call, wait and fold is drawn."]
-        )
-
-
-def _list(texts: Iterable[str]) -> str:
-    return "<ul>" + "".join(f"<li>{html.escape(text)}</li>" for text in texts) + "</ul>"
+        nothing = ["Nothing: every call, wait and fold is drawn."]
+        return {"heading": "What this page leaves out", "list": self._left_out or nothing}

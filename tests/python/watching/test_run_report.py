@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import html.parser
+import importlib.util
 import math
 import re
 import signal
@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from browser import CHROMIUM, Tab, browse
 from jobs import run_job
+from reports import Report
 
-from malt._watching import drawing, run_report, trace
+from malt._watching import document, gantt, run_report, trace
 from malt._watching.series import Point, Series
 from malt._watching.timeline import COLUMNS, SPENT, Timeline
 
@@ -115,88 +117,93 @@ def test_a_span_is_shared_among_the_columns_it_crosses() -> None:
     assert timeline.columns.spent[0, :5].tolist() == [width / 2, width, width, width / 2, 0]
 
 
-class Page(html.parser.HTMLParser):
-    """Checks that elements nest, and keeps what the page loads and shows."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.loaded: list[str] = []
-        self.text = ""
-        self._open: list[str] = []
-        self.feed(text)
-        assert not self._open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.loaded += [value or "" for name, value in attrs if name in ("src", "href")]
-        if tag != "meta":
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        self._open.pop()
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text += data + "\n"
-
-
-def page_of(path: Path) -> Page:
-    text = path.read_text()
-    assert len(text) < 3_000_000
-    page = Page(text)
-    assert not page.loaded
-    assert "url(" not in text
-    assert "nan" not in text
-    return page
-
-
-def rows_under(path: Path, heading: str) -> list[list[str]]:
-    _, _, after = path.read_text().partition(f"<h2>{heading}</h2>")
-    table = after[: after.index("</table>")]
-    rows = re.findall("<tr>(.*?)</tr>", table)
-    return [re.findall("<t[dh]>(.*?)</t[dh]>", row) for row in rows]
-
-
-@pytest.mark.parametrize(
-    "values", [[1e308, -1e308], [5e-324, 0.0], [-1e17, -1e17], [1e17, 1e17 + 32], [0.0]]
+@pytest.mark.skipif(
+    CHROMIUM is None or importlib.util.find_spec("tornado") is None,
+    reason="needs chromium and tornado",
 )
-def test_values_of_any_size_are_drawn(values: list[float]) -> None:
-    line = drawing.Line("loss", np.arange(len(values)), np.array(values))
-    assert "<polyline" in drawing.chart([line], 1.0)
+def test_a_browser_draws_values_of_any_size_and_reads_a_bar(tmp_path: Path) -> None:
+    cases = {"<b>": [1e308, -1e308], "small": [5e-324, 0.0], "alike": [1e17, 1e17 + 32], "0": [0.0]}
+    parts = [
+        document.chart(name, [document.Line("rank 0", np.arange(len(ys)), np.array(ys))], "updates")
+        for name, ys in cases.items()
+    ]
+    bars = [[0, "gather", 1.0, 2.0, 7, -1], [1, "waiting", 0.0, 4.0, 7, 0]]
+    parts.append(gantt.picture([0, 5], 0.0, 4.0, lived=[[0, 0.0, 4.0]], bars=bars, deaths=[[0, 4]]))
+    shares = [[[50, 0, 0, 0, 0, 50]]]
+    parts.append(gantt.picture([3], 0.0, 1.0, width=1.0, shares=shares))
+    path = tmp_path / "r.html"
+    path.write_text(document.page("train.py </script><x>", parts))
+
+    async def use(tab: Tab) -> None:
+        await tab.wait_for("document.querySelectorAll('canvas').length === 6")
+        assert await tab.value("document.title") == "train.py </script><x>"
+        headings = "[...document.querySelectorAll('h2')].map((one) => one.innerText)"
+        assert await tab.value(headings) == list(cases)
+        keys = "[...document.querySelectorAll('.key')].map((one) => one.innerText)"
+        with_death, without = await tab.value(keys)
+        assert "death" in with_death
+        assert without == "outside MALT: computingwaiting"
+
+        async def said(picture: int, across: float, down: float) -> Any:
+            return await tab.value(f"""(() => {{
+                const over = document.querySelectorAll('.u-over')[{picture}];
+                const box = over.getBoundingClientRect();
+                over.dispatchEvent(new MouseEvent('mousemove', {{
+                    clientX: box.left + {across} * box.width, clientY: box.top + {down} * box.height
+                }}));
+                return new Promise((done) => setTimeout(() => done(
+                    document.querySelectorAll('.note')[{picture} - 4].innerText), 100));
+            }})()""")
+
+        assert (
+            await said(4, 0.5, 0.25) == "rank 0, gather: 1.000000 s, for 2,000,000 us, iteration 7"
+        )
+        assert (await said(4, 0.5, 0.75)).startswith("rank 5, waiting for rank 0: 0.000000 s")
+        assert await said(4, 0.999, 0.25) == "rank 0 is gone at 4.000 s"
+        assert (await said(5, 0.5, 0.5)) == "rank 3, 0.000 to 1.000 s: computing 50%, waiting 50%"
+        for width in (1200, 400):
+            await tab.picture(tmp_path / "page.png", width, 2000)
+            assert await tab.value("document.documentElement.scrollWidth") == width
+
+    browse(tmp_path / "browser", path.as_uri(), use)
 
 
 def test_report_shows_who_waited_for_whom(tmp_path: Path) -> None:
     run_job(tmp_path, 3, "ROUNDS, DIES_AT = 20, None\n" + LOOP, "--report", "r.html")
-    page = page_of(tmp_path / "r.html")
-    assert "malt run: script.py" in page.text
-    head, *rows = rows_under(tmp_path / "r.html", "Who waited for whom, in seconds")
+    page = Report(tmp_path / "r.html")
+    assert page.title == "malt run: script.py"
+    head, *rows = page.rows("Who waited for whom, in seconds")
     assert head == ["rank", "for 0", "for 1", "for 2", "together"]
     for rank in (0, 1):  # most of the 400 ms
         assert float(rows[rank][3]) > 0.2
-    assert "loss against time" in page.text
-    assert "loss against updates" in page.text
-    assert "3 values of loss that are not finite" in page.text
-    assert page.text.count("rank 0, scatter: ") == 20
-    assert "rank 0, waiting for rank 2: " in page.text
+    assert "loss against time" in page.parts
+    assert [one[0] for one in page.parts["loss against updates"]["chart"]["lines"]] == [
+        f"rank {rank}" for rank in range(3)
+    ]
+    assert "3 values of loss that are not finite" in page.omissions
+    assert len(page.bars(0, "scatter")) == 20
+    assert 2 in {whom for *_, whom in page.bars(0, "waiting")}
 
 
 def test_report_of_a_long_run_says_that_it_is_drawn_in_columns(tmp_path: Path) -> None:
     run_job(tmp_path, 2, "ROUNDS, DIES_AT = 500, None\n" + LOOP, "--report", "r.html")
-    page = page_of(tmp_path / "r.html")
-    assert "When each rank did what: the whole run" in page.text
-    assert re.search("of [0-9],[0-9]{3} calls, waits and folds the last picture has", page.text)
-    assert re.search("rank 1, .* s: computing [0-9]+%", page.text)
+    page = Report(tmp_path / "r.html")
+    assert re.search(
+        "of [0-9],[0-9]{3} calls, waits and folds the last picture has", page.omissions
+    )
+    times = page.parts["When each rank did what: the whole run"]["times"]
+    for columns in times["shares"]:
+        assert abs(times["begin"] + len(columns) * times["width"] - times["right"]) < times["width"]
+        assert 98 <= max(map(sum, columns)) <= 102
 
 
 def test_report_has_a_killed_rank_and_its_death(tmp_path: Path) -> None:
     body = "ROUNDS, DIES_AT = 20, 7\n" + LOOP
     code = 128 + signal.SIGKILL
     run_job(tmp_path, 3, body, "--keep-going", "--report", "r.html", code=code)
-    page = page_of(tmp_path / "r.html")
-    assert page.text.count("rank 1, scatter: ") == 7
-    changes = rows_under(tmp_path / "r.html", "Deaths and epochs, when a rank first learnt of them")
+    page = Report(tmp_path / "r.html")
+    assert len(page.bars(1, "scatter")) == 7
+    changes = page.rows("Deaths and epochs, when a rank first learnt of them")
     assert {row[1] for row in changes} == {"change", "rank 1 is gone", "epoch 1 of 2 ranks"}
 
 
@@ -216,7 +223,7 @@ def test_report_and_trace_come_from_one_run(
     (tmp_path / "sitecustomize.py").write_text(SLOW_START)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     run_job(tmp_path, 2, body, "--report", "r.html", "--trace", "t.json")
-    assert page_of(tmp_path / "r.html").text.count("rank 1, scatter: ") == 20
+    assert len(Report(tmp_path / "r.html").bars(1, "scatter")) == 20
     assert (tmp_path / "t.json").read_text().count('"scatter"') == 40
 
 
@@ -225,7 +232,7 @@ def test_report_of_a_program_that_never_joins_says_so(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
     assert "r.html shows nothing: no rank has called malt.init()" in done.stderr
-    assert "No rank has called malt.init()" in page_of(tmp_path / "r.html").text
+    assert Report(tmp_path / "r.html").all[0]["text"] == "No rank has called malt.init()."
 
 
 def test_report_that_cannot_be_written_is_refused_before_the_ranks_run(tmp_path: Path) -> None:
@@ -261,13 +268,17 @@ def test_report_of_many_ranks_stays_small_and_says_what_it_leaves_out(tmp_path: 
         processes.append(run_report.Process(timeline, newest, 3, totals, peers, reported))
     path = tmp_path / "r.html"
     run_report.write(path, "train.py <x>", 0, 0, processes)
-    page = page_of(path)
-    assert "malt run: train.py <x>" in page.text
-    assert "136 of 200 ranks have no row and no line: those above rank 63" in page.text
-    assert "reported, not drawn: value<4>, value<5>, value<6>" in page.text
-    assert re.search("of 64,064 values of value<0> [0-9,]+ are drawn", page.text)
-    assert "64 values of value<0> that are not finite" in page.text
-    assert "of 40,000 pairs of which one waited for the other, the table has the 40" in page.text
-    assert "600 events were written over" in page.text
-    assert page.text.count("rank 7 is gone") >= 1
-    assert COLUMNS * ranks > page.text.count(" s: scatter")
+    page = Report(path)
+    assert "<title>malt run: train.py &lt;x&gt;</title>" in page.text
+    for text in (
+        "136 of 200 ranks have no row and no line: those above rank 63",
+        "reported, not drawn: value<4>, value<5>, value<6>",
+        "64 values of value<0> that are not finite",
+        "of 40,000 pairs of which one waited for the other, the table has the 40",
+        "600 events were written over",
+    ):
+        assert text in page.omissions
+    assert re.search("of 64,064 values of value<0> [0-9,]+ are drawn", page.omissions)
+    pictures = [one["times"] for one in page.all if "times" in one]
+    assert [[row for row, _ in one["deaths"]] for one in pictures[:1]] == [[7]]
+    assert COLUMNS * ranks > sum(len(columns) for columns in pictures[0]["shares"])

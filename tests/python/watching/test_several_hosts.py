@@ -18,6 +18,7 @@ from certificates import Authority
 from jobs import exists, in_dev_shm, processes_in
 from launches import wait_until
 from nodes import Nodes
+from reports import Report
 from test_dashboard import Page, state_of
 
 LOOP = """
@@ -237,10 +238,9 @@ def test_reports_and_the_trace_have_all_ranks(
     job.await_told("has_heard_all")
     assert job.finish(0, 1, 2) == [0, 0, 0]
     for name in ("r.html", "r.node2.html"):
-        text = (tmp_path / name).read_text()
-        assert "6 ranks of 3 hosts" in text
-        for rank in range(6):
-            assert f"rank {rank}, scatter: " in text
+        report = Report(tmp_path / name)
+        assert "6 ranks of 3 hosts" in report.text
+        assert all(report.bars(rank, "scatter") for rank in range(6))
     trace = json.loads((tmp_path / "t.json").read_text())
     assert ranks_in(trace) == set(range(6))
     other = trace["otherData"]

@@ -1,20 +1,10 @@
 "use strict";
-// Shows what the server's events tell. All texts go into the page as text, never as HTML.
+// Shows what the server's events tell.
 
 const token = new URLSearchParams(location.search).get("token");
-const at = (id) => document.getElementById(id);
 const MOST_POINTS = 4000; // of each curve; beyond that every second one is dropped
-const COLOURS = ["#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2",
-  "#7f7f7f", "#bcbd22", "#17becf"];
 const curves = new Map(); // by name: by rank: {times, updates, values}
-const charts = new Map(); // by name: {plot, ranks, over}
-
-function make(tag, text, className) {
-  const made = document.createElement(tag);
-  if (text !== undefined) made.textContent = text;
-  if (className) made.className = className;
-  return made;
-}
+const charts = new Map(); // by name: {plot, home, ranks, over}
 
 function draw(tag, attributes, ...children) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
@@ -29,16 +19,6 @@ function sizeText(bytes) {
     bytes /= 1000;
   }
   return `${Number(bytes.toPrecision(3))} GB`;
-}
-
-function numberText(value) {
-  return typeof value === "number" ? String(Number(value.toPrecision(5))) : value ?? "";
-}
-
-function fill(table, header, rows) {
-  const head = make("tr");
-  head.append(...header.map((text) => make("th", text)));
-  table.replaceChildren(head, ...rows);
 }
 
 function showRanks(ranks, hosts) {
@@ -176,26 +156,12 @@ function showCharts() {
     const home = chart ? chart.home : make("div");
     if (!chart) at("charts").append(home);
     home.replaceChildren(make("h3", name));
-    const plot = new uPlot(optionsOf(name, ranks, over, home), data, home);
+    const text = name.includes("bytes") ? (value) => value === null ? "" : sizeText(value)
+      : numberText;
+    const names = ranks.map((rank) => `rank ${rank}`);
+    const plot = drawLines(home, names, data, {x: over ? "update" : undefined, time: !over, text});
     charts.set(name, {plot, home, over, ranks: ranks.join()});
   }
-}
-
-function optionsOf(name, ranks, over, home) {
-  const ink = getComputedStyle(document.body).color;
-  const axis = {stroke: ink, grid: {stroke: "#8883", width: 1}, ticks: {stroke: "#8883", width: 1}};
-  const text = (value) => value === null ? "" : name.includes("bytes") ? sizeText(value)
-    : numberText(value);
-  return {
-    width: home.clientWidth || 340,
-    height: 200,
-    scales: {x: {time: !over}},
-    axes: [{...axis}, {...axis, size: 70, values: (_, values) => values.map(text)}],
-    legend: {show: ranks.length <= 10},
-    series: [{label: over ? "update" : "time"}, ...ranks.map((rank, index) => ({
-      label: `rank ${rank}`, stroke: COLOURS[index % COLOURS.length], spanGaps: true,
-      points: {show: false}, value: (_, value) => text(value)}))],
-  };
 }
 
 function showChanges(changes) {
@@ -244,9 +210,6 @@ at("leave").addEventListener("click", () => {
   if (confirm(`Ask rank ${rank} to leave the job?`)) ask(`/leave?rank=${rank}`);
 });
 at("updates").addEventListener("change", showCharts);
-addEventListener("resize", () => {
-  for (const {plot, home} of charts.values()) plot.setSize({width: home.clientWidth, height: 200});
-});
 
 const events = new EventSource(`/events?token=${encodeURIComponent(token)}`);
 events.onopen = () => curves.clear(); // a new connection begins with all points
