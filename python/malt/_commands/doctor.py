@@ -24,8 +24,8 @@ def main(arguments: Sequence[str]) -> int:
         prog="malt doctor",
         description="Say what is wrong with this machine, and with a job that runs on it: cores "
         "that ranks take from one another, a straggler, staleness that grows, ranks that are stuck "
-        "or stopped, a firewall, a slow network. The job is one that `malt top` can show. Exit "
-        "code 0: nothing is wrong.",
+        "or stopped, a firewall. The job is one that `malt top` can show. Exit code 0: nothing is "
+        "wrong.",
         allow_abbrev=False,
     )
     add_process(parser)
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
         help="how long to watch the job (default: %(default)g)",
     )
     parsed = parser.parse_args(arguments)
-    facts = {fact.key: fact.value for fact in info.gather()}
+    facts = {fact.key: fact.value for fact in info.machine()}
     problems = machine_problems(facts)
     try:
         problems += _job_problems(parsed.process, parsed.seconds, facts)
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def machine_problems(facts: dict[str, object]) -> list[str]:
-    """Return what is wrong with this machine, by what `malt info` finds out."""
+    """Return what is wrong with this machine, by what `malt info` finds out of it."""
     found = []
     if not facts["core"]:
         found.append("The compiled core cannot be loaded: `malt info` says why.")
@@ -105,21 +105,18 @@ def _job_problems(process: int | None, length: float, facts: dict[str, object]) 
     from malt._watching import sources
     from malt._watching.diagnosis import problems_of
     from malt._watching.mixing import slow_graph
-    from malt._watching.slow_network import NetworkWatch
     from malt._watching.unanswered import failing_calls, firewalls
 
     found = sources.find(process)
-    network = NetworkWatch({source.rank: source.recording.process for source in found})
     looks = []
     for number in range(_LOOKS):
         if number > 0:
             time.sleep(length / (_LOOKS - 1))
         looks.append([source.look() for source in found])
-        network.look()
     cores, quota = facts["cores"], facts["cpu_quota"]
     assert isinstance(cores, int)
     usable = min(cores, quota) if isinstance(quota, float) else cores
     events = [source.recording.read() for source in found]
     slow = slow_graph(found[0].size, events)
     unreached = [*firewalls(found), *failing_calls(looks)]
-    return [*unreached, *network.problems(), *problems_of(looks, usable), *slow]
+    return [*unreached, *problems_of(looks, usable), *slow]

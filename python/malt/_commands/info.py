@@ -43,18 +43,12 @@ class Fact:
 
 def gather() -> list[Fact]:
     """Collect all facts, in the order in which they are shown. Changes and starts nothing."""
-    collectors: tuple[Callable[[], list[Fact]], ...] = (
-        _software,
-        _processor,
-        _memory,
-        _kernel,
-        _limits,
-        _transports,
-        _gpus,
-        _launcher,
-        _mpi_facts,
-    )
-    return [fact for collect in collectors for fact in collect()]
+    return [*machine(), *_transports(), *_gpus(), *_launcher(), *_mpi_facts()]
+
+
+def machine() -> list[Fact]:
+    """Collect what is known without asking a driver or another program."""
+    return [*_software(), *_processor(), *_memory(), *_kernel(), *_limits()]
 
 
 def _software() -> list[Fact]:

@@ -45,16 +45,11 @@ def _state(one: Rates) -> str:
 
 def size_text(size: float) -> str:
     """Return a number of bytes in the unit that fits, such as "12.5 MB"."""
-    return in_units(size, "B", "kB", "MB", "GB")
-
-
-def in_units(amount: float, *units: str) -> str:
-    """Return an amount of the first unit in the unit that fits; each is 1,000 of the last one."""
-    for unit in units[:-1]:
-        if amount < 999.5:  # which three digits round up
-            return f"{amount:.3g} {unit}"
-        amount /= 1000
-    return f"{amount:.3g} {units[-1]}"
+    for unit in ("B", "kB", "MB"):
+        if size < 999.5:  # which three digits round up
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} GB"
 
 
 def lines_of(rates: Sequence[Rates]) -> list[str]:

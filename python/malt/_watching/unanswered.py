@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import ipaddress
 import os
@@ -10,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from malt._watching.connections import sockets_of
 from malt._watching.sources import Look, Source
 
 # By state of a connection (include/net/tcp_states.h of Linux): how often a packet has been sent
@@ -65,7 +65,7 @@ def failing_calls(looks: Sequence[Sequence[Look]]) -> list[str]:
 
 def unanswered(process: int) -> Iterator[str]:
     """Return the addresses to which a process has sent a packet again without an answer."""
-    own = sockets_of(process)
+    own = _sockets_of(process)
     for version in ("tcp", "tcp6"):
         try:
             lines = Path(f"/proc/{process}/net/{version}").read_text().splitlines()[1:]
@@ -75,6 +75,18 @@ def unanswered(process: int) -> Iterator[str]:
             remote, state, again, inode = words[2], words[3], int(words[6], 16), int(words[9])
             if again >= _AGAIN.get(state, again + 1) and inode in own:
                 yield _address_of(remote)
+
+
+def _sockets_of(process: int) -> set[int]:
+    """Return the inodes of the sockets that a process has; none if it is another user's."""
+    inodes = set()
+    with contextlib.suppress(OSError):  # it has ended, or is another user's
+        for descriptor in os.listdir(f"/proc/{process}/fd"):
+            with contextlib.suppress(OSError):
+                name = os.readlink(f"/proc/{process}/fd/{descriptor}")
+                if name.startswith("socket:["):
+                    inodes.add(int(name[8:-1]))
+    return inodes
 
 
 def _address_of(text: str) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +15,6 @@ import pytest
 from jobs import start_job
 
 import malt
-from malt._watching.connections import (
-    Connection,
-    bytes_sent,
-    connections,
-    link_speed,
-    sockets_of,
-)
 from malt._watching.mixing import slow_graph
 from malt._watching.sources import Look
 from malt._watching.trace import GATHER, SCATTER
@@ -122,44 +113,6 @@ def test_calls_that_go_on_failing_are_reported_by_reason() -> None:
     assert "Rank 0 cannot reach port 7002 of rank 2. Its calls fail: No route to host" in second
     assert failing_calls([now, now]) == []
     assert failing_calls([now, [look(*[(0, 0, 0)] * 4)]]) == []  # all have been reached
-
-
-def connection_of(one: socket.socket) -> Connection:
-    inode = os.fstat(one.fileno()).st_ino
-    assert inode in sockets_of(os.getpid())
-    (found,) = (other for other in connections() if other.inode == inode)
-    return found
-
-
-def test_linux_tells_what_a_connection_waits_for() -> None:
-    with (
-        socket.create_server(("127.0.0.1", 0)) as server,
-        socket.create_connection(server.getsockname()) as here,
-        server.accept()[0] as there,
-    ):
-        assert connection_of(here)[1:3] == ("127.0.0.1", "127.0.0.1")
-        here.setblocking(False)
-        sent = 0
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                sent += here.send(bytes(1 << 16))
-        deadline = time.monotonic() + 60
-        while connection_of(here).held_up == 0:  # the receiver takes nothing
-            assert time.monotonic() < deadline
-        assert connection_of(here).unsent > 0
-        while sent > 0:
-            sent -= len(there.recv(1 << 16))
-        while (now := connection_of(here)).unsent > 0:
-            assert time.monotonic() < deadline
-        assert now.sent - now.resent > 1 << 16
-        assert now.acknowledged > 1 << 16
-        assert now.busy >= now.held_up > 0
-
-
-def test_links_that_say_no_speed_have_none() -> None:
-    assert link_speed("lo") is None
-    assert link_speed("no-such-link") is None
-    assert bytes_sent()["lo"] > 0
 
 
 def test_a_connection_that_is_answered_is_not_reported() -> None:
