@@ -232,7 +232,7 @@ def agree(given: bytes) -> None:
 def tell_all(given: bytes) -> None:
     """As malt.broadcast() and malt.allreduce() do."""
     collective.Together = lambda *_: together(given)
-    job = SimpleNamespace(sent={"a call": pieces.Sent()})
+    job = SimpleNamespace(sent={collective._key_of("a call"): pieces.Sent()})
     collective.jobs = SimpleNamespace(current=lambda: job)
     collective._tell_all("a call", lambda: (1.0, ""), None)
 
