@@ -14,6 +14,7 @@ from malt._consensus.local import Local
 from malt._consensus.rounds import Asynchronous, Rounds, Synchronous
 from malt._errors import ConfigError
 from malt._job import job as jobs
+from malt._job.agreement import resumed
 
 Array = npt.NDArray[Any]
 
@@ -54,6 +55,7 @@ class Consensus:
         x: the array that was given.
     """
 
+    @resumed
     def __init__(
         self,
         x: Any,

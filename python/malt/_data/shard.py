@@ -21,7 +21,7 @@ from malt._data import ledger
 from malt._data.bar import Bar, check_bar
 from malt._errors import ConfigError, TimeoutError, describe_ranks  # noqa: A004
 from malt._job import job as jobs
-from malt._job.agreement import Report, Together
+from malt._job.agreement import Report, Together, resumed
 from malt._job.alike import check_alike
 from malt._job.vectors import own_rows
 
@@ -181,6 +181,7 @@ class Shard:
             chunk c has the elements from c * chunk on (with shuffle, in the order of that pass).
     """
 
+    @resumed
     def __init__(
         self, data: tuple[Any, ...], chunk: int, shuffle: int | None, lockstep: bool, bar: bool
     ) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from malt._arguments import seconds
 from malt._core_import import Group
@@ -15,11 +16,39 @@ from malt._job import job as jobs
 from malt._job.pieces import Sent
 
 Result = TypeVar("Result")
+_Arguments = ParamSpec("_Arguments")
 Report = dict[str, Any]
 
-_MOST_STEPS = 64  # that are kept
 _MOST_TOLD = 4096  # bytes of an error message sent to the other ranks
 _DONE, _DAMAGED, _FAILED = b"+", b"?", b"!"
+
+
+def resumed(function: Callable[_Arguments, Result]) -> Callable[_Arguments, Result]:
+    """Let a call that compares what ranks gave, and then makes something, be repeated.
+
+    If an exception ends it while it makes that, as a vector, the others are there or will come
+    there: the call that repeats it does not compare anew.
+    """
+
+    @functools.wraps(function)
+    def resume(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> Result:
+        job = jobs.present()
+        if job is None or job.is_resumed or job.generations is not None:
+            return function(*arguments, **named)
+        pending, job.unfinished = job.unfinished, ("", None)
+        is_repeated = pending == (job.group.pending, function) and pending[0] != ""
+        if not is_repeated:
+            job.steps = {}
+        job.is_resumed = True
+        try:
+            return function(*arguments, **named)
+        except BaseException:
+            job.unfinished = job.group.pending, function
+            raise
+        finally:
+            job.is_resumed = False
+
+    return resume
 
 
 class _Told(Report):
@@ -174,10 +203,8 @@ class Together:
                 return here[number]
             what = self._name_of(name) + (f" from byte {begin}" if begin else "")
             job = jobs.current()
-            # An exception has ended this call on this rank while it made something, as a vector,
-            # after this step: the others are there, or will come there.
             is_inside = self.group.pending.rpartition(", step ")[0] not in ("", self.call)
-            if is_inside and (what, piece) in job.steps:
+            if is_inside and (what, piece) in job.steps:  # see resumed()
                 return job.steps[what, piece]
             left = max(0.0, deadline - time.monotonic()) if begin else limit
 
@@ -193,9 +220,9 @@ class Together:
                     )
                 return there
 
-            job.steps[what, piece] = there = calls.call(self.call, step)
-            if len(job.steps) > _MOST_STEPS:
-                del job.steps[next(iter(job.steps))]
+            there = calls.call(self.call, step)
+            if job.is_resumed:
+                job.steps[what, piece] = there
             return there
 
         limit = jobs.current().settings.timeout if limit is None else limit

@@ -68,9 +68,12 @@ class Job:
         # Of calls that an exception has ended, by call and thread.
         self.sent: dict[tuple[str, int], Sent] = {}
         self.unended: set[str] = set()  # calls that have begun and not ended
-        # What all ranks gave in the last steps of collective calls in this group, by the step and
-        # what this rank gave.
+        # What all ranks gave in the steps of the present call of those that are resumed, or of the
+        # last one (agreement.py), by the step and what this rank gave.
         self.steps: dict[tuple[str, bytes], list[bytes | None]] = {}
+        self.is_resumed = False  # a call is in progress that is resumed if an exception ends it
+        # The group's step in which an exception has ended such a call, and the call.
+        self.unfinished: tuple[str, object] = ("", None)
         self.matching = Matching()
         self.on_change: list[OnChange] = []
         self.make_further = make_further

@@ -13,7 +13,7 @@ from malt._core_import import Stats
 from malt._errors import ConfigError, SupersededError
 from malt._job import calls
 from malt._job import job as jobs
-from malt._job.agreement import Together
+from malt._job.agreement import Together, resumed
 from malt._job.alike import check_alike
 from malt._job.device_arrays import is_on_gpu
 from malt._job.vectors import as_array
@@ -35,6 +35,7 @@ class Shared:
         array: the array that was given.
     """
 
+    @resumed
     def __init__(self, data: Any, *, name: str | None = None) -> None:
         """Share an array. Collective.
 

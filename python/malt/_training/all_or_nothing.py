@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+from malt._job.agreement import resumed
+
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -19,6 +21,7 @@ def all_or_nothing(method: Method) -> Method:
     Arguments that the method does not take are a TypeError that names the public class.
     """
     signature = inspect.signature(method)
+    method = cast(Method, resumed(method))
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **settings: Any) -> Any:

@@ -36,7 +36,7 @@ from malt._errors import (
 )
 from malt._job import job as jobs
 from malt._job import joining, missed
-from malt._job.agreement import Report, Together
+from malt._job.agreement import Report, Together, resumed
 from malt._job.alike import check_alike
 from malt._job.vectors import vector
 
@@ -84,6 +84,7 @@ class Program(Protocol):
         """Change the state by the results of a round, one a rank, in the order of ranks."""
 
 
+@resumed
 def run(
     program: Program,
     *,

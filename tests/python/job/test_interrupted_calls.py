@@ -296,3 +296,24 @@ tell(errors=errors, total=malt.allreduce(rank + 1, malt.SUM, timeout=30))
     )
     assert result.each("total") == [3, 3]
     assert result.told[1]["errors"][0] == "TimeoutError"
+
+
+def test_a_call_after_one_that_timed_out_takes_no_earlier_calls_result(tmp_path: Path) -> None:
+    result = run_job(
+        tmp_path,
+        2,
+        """
+malt.init(timeout=1)
+malt.barrier(30)
+malt.allreduce(rank, max, timeout=30)
+if rank == 0:
+    tell(vector=error_of(malt.vector, np.zeros(3)))
+    tell(barrier=error_of(malt.barrier), allreduce=error_of(malt.allreduce, rank, max))
+    raise_flag("told")
+await_flag("told")
+""",
+    )
+    told = result.told[0]
+    assert told["vector"].kind == "TimeoutError"
+    for name in ("barrier", "allreduce"):
+        assert refused(told[name], "cannot start", "repeat that first")
