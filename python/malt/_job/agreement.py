@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
 from malt._arguments import seconds
@@ -23,30 +24,37 @@ _MOST_TOLD = 4096  # bytes of an error message sent to the other ranks
 _DONE, _DAMAGED, _FAILED = b"+", b"?", b"!"
 
 
-def resumed(function: Callable[_Arguments, Result]) -> Callable[_Arguments, Result]:
+@contextmanager
+def resuming(call: object) -> Iterator[None]:
     """Let a call that compares what ranks gave, and then makes something, be repeated.
 
     If an exception ends it while it makes that, as a vector, the others are there or will come
     there: the call that repeats it does not compare anew.
     """
+    job = jobs.present()
+    if job is None or job.is_resumed or job.generations is not None:
+        yield
+        return
+    unfinished, job.unfinished = job.unfinished, ("", None)
+    if unfinished[0] == "" or unfinished != (job.group.pending, call):
+        job.steps = {}
+    job.is_resumed = True
+    try:
+        yield
+    except BaseException:
+        job.unfinished = job.group.pending, call
+        raise
+    finally:
+        job.is_resumed = False
+
+
+def resumed(function: Callable[_Arguments, Result]) -> Callable[_Arguments, Result]:
+    """Make a function be as in resuming()."""
 
     @functools.wraps(function)
     def resume(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> Result:
-        job = jobs.present()
-        if job is None or job.is_resumed or job.generations is not None:
+        with resuming(function):
             return function(*arguments, **named)
-        pending, job.unfinished = job.unfinished, ("", None)
-        is_repeated = pending == (job.group.pending, function) and pending[0] != ""
-        if not is_repeated:
-            job.steps = {}
-        job.is_resumed = True
-        try:
-            return function(*arguments, **named)
-        except BaseException:
-            job.unfinished = job.group.pending, function
-            raise
-        finally:
-            job.is_resumed = False
 
     return resume
 
@@ -204,7 +212,7 @@ class Together:
             what = self._name_of(name) + (f" from byte {begin}" if begin else "")
             job = jobs.current()
             is_inside = self.group.pending.rpartition(", step ")[0] not in ("", self.call)
-            if is_inside and (what, piece) in job.steps:  # see resumed()
+            if is_inside and (what, piece) in job.steps:  # see resuming()
                 return job.steps[what, piece]
             left = max(0.0, deadline - time.monotonic()) if begin else limit
 

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from malt._job.agreement import resumed
+from malt._job.agreement import resuming
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -21,7 +21,6 @@ def all_or_nothing(method: Method) -> Method:
     Arguments that the method does not take are a TypeError that names the public class.
     """
     signature = inspect.signature(method)
-    method = cast(Method, resumed(method))
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **settings: Any) -> Any:
@@ -33,7 +32,8 @@ def all_or_nothing(method: Method) -> Method:
             raise TypeError(f"{name} {error}; it takes {takes}") from None
         before = vars(self).copy()
         try:
-            return method(self, *args, **settings)
+            with resuming(method):
+                return method(self, *args, **settings)
         except BaseException:
             vars(self).clear()
             vars(self).update(before)
