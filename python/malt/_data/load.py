@@ -91,9 +91,8 @@ def load_data(
             name. A first cell without a name is that of pandas' index.
         on_bad: "raise" for the first bad line, or "count": leave bad lines out. A line is bad if it
             is not of the format, or has a value that is missing, NaN or infinite.
-        chunk_rows: read at most this many rows at a time; the call then returns a malt.data.Chunks,
-        to
-            loop over or for an estimator's fit().
+        chunk_rows: read at most this many rows at a time; the call then returns a
+            malt.data.Chunks, to loop over or for an estimator's fit().
         threads: how many threads parse svmlight text; None: the cores of this process, divided by
             the ranks.
         timeout: how many seconds the slowest rank may take longer than this one; that of

@@ -61,11 +61,10 @@ class MatrixFactorization(Estimator):
         graph: which ranks send to which; None: malt.ALL.
         sync: "bsp" (all ranks wait for one another at every exchange), "ssp:K" (updates may be K
             exchanges late), or "async" (no rank waits).
-        partition: of a matrix of users x items: what malt.data.partition returned. A rank trains on
-        the
-            ratings of its part's users, of those it is given. With graph=None and sync="bsp" the
-            ranks then exchange only the rows that several of them have ratings of; the others are
-            sent at the end, and are lost with a rank that dies before.
+        partition: of a matrix of users x items: what malt.data.partition returned. A rank trains
+            on the ratings of its part's users, of those it is given. With graph=None and sync="bsp"
+            the ranks then exchange only the rows that several of them have ratings of; the others
+            are sent at the end, and are lost with a rank that dies before.
         verbose: whether tqdm shows a progress bar; None: if standard error is a terminal.
         random_state: for the first factors and the order of the ratings; a job uses rank 0's.
 
@@ -79,9 +78,9 @@ class MatrixFactorization(Estimator):
             measured before its step (implicit: weighted, drawn pairs included); with sync="async"
             over one rank's own ratings (here rank 0's).
         n_iter_: epochs trained so far.
-        history_: what each rank trained here did in the last call, as in malt.learn.SGDClassifier;
-        the
-            loss is the root of the mean squared error between two exchanges.
+        history_: what each rank trained here did in the last call, as in
+            malt.learn.SGDClassifier; the loss is the root of the mean squared error between two
+            exchanges.
     """
 
     def __init__(

@@ -168,8 +168,7 @@ class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixi
 
         Raises:
             ConfigError: X has other words than the model, or is no matrix of counts. Of
-            malt.data.Chunks
-                give the X of one chunk after the other.
+                malt.data.Chunks give the X of one chunk after the other.
         """
         documents = self._known(X, "transform")
         topics = expected_topics(documents, self._shares(), self.doc_topic_prior_)

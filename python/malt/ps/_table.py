@@ -75,10 +75,9 @@ class Table(Spread):
             answer all ranks. Such a pull is as fresh as `staleness` says, but may lack this rank's
             own later pushes. Each rank needs memory for a copy of them. Needs a staleness.
         partition: of data whose columns are the rows: what malt.data.partition returned. A row's
-        primary
-            is then the rank that owns its column, while that rank is live, and calls of ranks that
-            have the rows of their part send least. It takes 10 bytes for each row on each rank, and
-            4 more for each row of its own once it is saved.
+            primary is then the rank that owns its column, while that rank is live, and calls of
+            ranks that have the rows of their part send least. It takes 10 bytes for each row on
+            each rank, and 4 more for each row of its own once it is saved.
         name: in errors; the ranks number their tables if it is None.
         timeout: seconds to wait for the other ranks, which make the same table; the job's if None.
 
