@@ -232,7 +232,8 @@ DECODERS = {
     "taking_over": Decoder(take_over, REFUSALS),
     "launcher": Decoder(hear_as_launcher, REFUSALS),
     "started": Decoder(start_launcher, REFUSALS),
-    "welcome": Decoder(welcome, REFUSALS),
+    # Whoever connects takes OSError for a connection that is cut.
+    "welcome": Decoder(welcome, (*REFUSALS, ConnectionError)),
     "gathered": Decoder(gather_ranks, REFUSALS),
     "member": Decoder(hear_as_member, REFUSALS, 16 * MIB),
 }

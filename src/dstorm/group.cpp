@@ -29,8 +29,8 @@ using std::chrono::nanoseconds;
 constexpr TransportRow kTransports[] = {
     {"auto", host::Sharing::kPossible, remote::Rdma::kIfThere},
     {"shm", host::Sharing::kAll, remote::Rdma::kNever},
-    {"verbs", host::Sharing::kProcess, remote::Rdma::kRequired},
-    {"tcp", host::Sharing::kProcess, remote::Rdma::kNever},
+    {"verbs", host::Sharing::kNone, remote::Rdma::kRequired},
+    {"tcp", host::Sharing::kNone, remote::Rdma::kNever},
 };
 
 const TransportRow& row_of(const std::string& transport) {
@@ -81,7 +81,7 @@ const std::shared_ptr<Turns>& Group::turns() const noexcept { return impl_->turn
 Recorder* Group::recorder() const noexcept { return impl_->options.recorder.get(); }
 bool Group::is_one_host() const noexcept {
   // A job of a single rank counts as one host under every transport.
-  return impl_->engine == nullptr && (impl_->row.sharing != host::Sharing::kProcess || size() == 1);
+  return impl_->engine == nullptr && (impl_->row.sharing != host::Sharing::kNone || size() == 1);
 }
 bool Group::has_left() const noexcept { return impl_->left; }
 bool Group::is_forked() const noexcept { return impl_->forks != forks(); }

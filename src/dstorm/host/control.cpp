@@ -138,7 +138,6 @@ Control::Control(Bootstrap& bootstrap, Sharing sharing, std::chrono::nanoseconds
   for (int r : members_) {
     if (r >= rank_ || sharing == Sharing::kNone || place.leader != rank_) break;
     const Hello& leader = hellos[static_cast<std::size_t>(r)];
-    if (sharing == Sharing::kProcess && leader.pid != mine.pid) continue;
     try {
       shared = map_of(leader, bytes);
       place.leader = r;

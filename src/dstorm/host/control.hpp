@@ -66,7 +66,6 @@ struct alignas(kLine) ControlHeader {
 enum class Sharing : std::uint8_t {
   kPossible,  // the ranks that can map one another's memory
   kAll,       // all ranks; join() fails if they cannot
-  kProcess,   // those of one process
   kNone,      // each rank is a host by itself
 };
 

@@ -11,7 +11,6 @@
 #include <numeric>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -74,9 +73,6 @@ class Rank {
     thread_->await_made();
   }
   bool is_one_host() const { return group_->is_one_host(); }
-  std::string_view way_to_own_server() const {
-    return group_->route(static_cast<int>(options_.ranks.size()) + rank).transport;
-  }
   std::uint64_t add(const std::vector<std::int64_t>& keys, double value) {
     const std::vector<double> gradients(keys.size() * options_.width, value);
     return client->push({keys.data(), 0, keys.size()},

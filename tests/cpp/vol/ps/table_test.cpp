@@ -19,13 +19,6 @@ TEST(Table, WhatAllRanksPushIsThereOnce) {
   }
 }
 
-TEST(Table, ARankAndItsServerShareMemoryUnderEveryTransport) {
-  run_ranks(2, options_of(10, 1), [&](Rank& one) {
-    CHECK_THAT(one.way_to_own_server() == "shm");
-    return 0;
-  });
-}
-
 TEST(Table, APullHasTheOwnPushesThatCameBeforeIt) {
   run_ranks(2, options_of(200, 4), [&](Rank& one) {
     const std::vector<std::int64_t> keys = {one.rank, 100 + one.rank};  // nobody else's
