@@ -233,7 +233,7 @@ DECODERS = {
     "launcher": Decoder(hear_as_launcher, REFUSALS),
     "started": Decoder(start_launcher, REFUSALS),
     # Whoever connects takes OSError for a connection that is cut.
-    "welcome": Decoder(welcome, (*REFUSALS, ConnectionError)),
+    "welcome": Decoder(welcome, (*REFUSALS, OSError)),
     "gathered": Decoder(gather_ranks, REFUSALS),
     "member": Decoder(hear_as_member, REFUSALS, 16 * MIB),
 }
