@@ -59,7 +59,7 @@ def stand_in(name: str) -> StandIn:
 
 
 def __getattr__(name: str) -> StandIn:  # pickle looks for them here, also in other processes
-    if name.startswith("_") or not hasattr(malt, name):
+    if name.startswith("_") or not hasattr(malt.learn, name):
         raise AttributeError(name)
     return stand_in(name)
 
