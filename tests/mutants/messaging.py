@@ -9,13 +9,11 @@ fails (tests/model/messaging).
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).parents[2]
+import simulated
+
 SEEDS = int(os.environ.get("MALT_SEEDS", 4_000))
 _PIECE = 1_000  # seeds of one process
 
@@ -225,30 +223,5 @@ for seed in range(int(first), int(end)):
 """
 
 
-def check(mutant: Mutant) -> str:
-    """Return the message of the first seed that fails, or "" if none does."""
-    environ = {**os.environ, "PYTHONPATH": str(ROOT / "tests/model")}
-    for first in range(0, SEEDS, _PIECE):
-        seeds = str(first), str(min(first + _PIECE, SEEDS))
-        command = [sys.executable, "-c", _RUN, *mutant, *seeds]
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-        if outcome := done.stdout.strip() or done.stderr.strip()[-300:]:
-            return outcome
-    return ""
-
-
-def main() -> int:
-    """Returns the exit status: 1 if a mutant survives."""
-    names = sys.argv[1:] or list(MUTANTS)
-    survivors = []
-    with ThreadPoolExecutor(int(os.environ.get("MALT_JOBS", os.cpu_count() or 1))) as pool:
-        outcomes = pool.map(lambda name: check(MUTANTS[name]), names)
-        for name, outcome in zip(names, outcomes, strict=True):
-            print(f"{name}: {outcome or 'SURVIVES'}", flush=True)
-            if not outcome:
-                survivors.append(name)
-    return 1 if survivors else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(simulated.run(MUTANTS, _RUN, range(SEEDS), _PIECE))

@@ -11,13 +11,11 @@ only a rank that has not formed the group in time is expelled (test_generations.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).parents[2]
+import simulated
+
 SEEDS = int(os.environ.get("MALT_SEEDS", 25_000))
 _PIECE = 5_000  # seeds of one process, which keeps some 70 KB of each
 
@@ -115,7 +113,7 @@ MUTANTS = {
 
 _RUN = """
 import importlib, sys
-name, old, new, first, last = sys.argv[1:]
+name, old, new, first, end = sys.argv[1:]
 module = importlib.import_module("malt." + name)
 with open(module.__file__) as file:
     source = file.read()
@@ -127,37 +125,12 @@ for other in [each for name, each in sys.modules.items() if name.startswith("mal
         if value is not None and before.get(name) is value:  # imported from there
             setattr(other, name, vars(module).get(name, value))
 from rejoining.jobs import Job
-for seed in range(int(first), int(last) + 1):
+for seed in range(int(first), int(end)):
     if wrong := Job(seed).run():
         print(f"seed {seed}: {wrong}")
         break
 """
 
 
-def check(mutant: Mutant) -> str:
-    """Return the message of the first seed that fails, or "" if none does."""
-    environ = {**os.environ, "PYTHONPATH": str(ROOT / "tests/model")}
-    for first in range(1, SEEDS + 1, _PIECE):
-        seeds = str(first), str(min(first + _PIECE - 1, SEEDS))
-        command = [sys.executable, "-c", _RUN, *mutant, *seeds]
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-        if outcome := done.stdout.strip() or done.stderr.strip()[-300:]:
-            return outcome
-    return ""
-
-
-def main() -> int:
-    """Returns the exit status: 1 if a mutant survives."""
-    names = sys.argv[1:] or list(MUTANTS)
-    survivors = []
-    with ThreadPoolExecutor(int(os.environ.get("MALT_JOBS", os.cpu_count() or 1))) as pool:
-        outcomes = pool.map(lambda name: check(MUTANTS[name]), names)
-        for name, outcome in zip(names, outcomes, strict=True):
-            print(f"{name}: {outcome or 'SURVIVES'}", flush=True)
-            if not outcome:
-                survivors.append(name)
-    return 1 if survivors else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(simulated.run(MUTANTS, _RUN, range(1, SEEDS + 1), _PIECE))

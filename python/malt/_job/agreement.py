@@ -32,20 +32,21 @@ def resuming(call: object) -> Iterator[None]:
     there: the call that repeats it does not compare anew.
     """
     job = jobs.present()
-    if job is None or job.is_resumed or job.generations is not None:
+    if job is None or job.is_resumable or job.generations is not None:
         yield
         return
     unfinished, job.unfinished = job.unfinished, ("", None)
     if unfinished[0] == "" or unfinished != (job.group.pending, call):
-        job.steps = {}
-    job.is_resumed = True
+        job.steps.clear()
+    job.is_resumable = True
     try:
         yield
+        job.steps.clear()
     except BaseException:
         job.unfinished = job.group.pending, call
         raise
     finally:
-        job.is_resumed = False
+        job.is_resumable = False
 
 
 def resumed(function: Callable[_Arguments, Result]) -> Callable[_Arguments, Result]:
@@ -118,8 +119,8 @@ class Together:
             name: of the step.
             action: returns a result, and what the other ranks are told.
             timeout: seconds to wait for the other ranks.
-            sent: of the step that an exception has ended, if this is that step once more. What has
-                been sent then counts; the others may have ended it.
+            sent: of the step that an exception has ended, if this is that step once more. The post
+                that was sent then counts; the others may have ended it.
             may_differ: the call looks itself whether what an exception's call had sent still holds.
 
         Returns:
@@ -211,14 +212,15 @@ class Together:
                 return here[number]
             what = self._name_of(name) + (f" from byte {begin}" if begin else "")
             job = jobs.current()
-            is_inside = self.group.pending.rpartition(", step ")[0] not in ("", self.call)
-            if is_inside and (what, piece) in job.steps:  # see resuming()
-                return job.steps[what, piece]
+            if job.is_resumable and (what, piece) in job.steps:  # see resuming()
+                pending = self.group.pending.rpartition(", step ")[0]
+                if pending not in ("", self.call):
+                    return job.steps[what, piece]
             left = max(0.0, deadline - time.monotonic()) if begin else limit
 
             def step(group: Group) -> list[bytes | None]:
                 there = group.exchange(what, piece, left, here)
-                # What the group takes for sent may be from a call that an exception has ended.
+                # The group may count a post of the call that an exception has ended.
                 if there[group.rank] != piece and not may_differ:
                     self._fails_here = True
                     raise ConfigError(
@@ -229,7 +231,7 @@ class Together:
                 return there
 
             there = calls.call(self.call, step)
-            if job.is_resumed:
+            if job.is_resumable:
                 job.steps[what, piece] = there
             return there
 

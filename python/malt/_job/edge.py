@@ -90,8 +90,7 @@ class Edge:
 
     def _open(self, group: Group) -> None:
         room = self.capacity + array_head.MOST_BYTES
-        peer = self.dst if self._rank == self.src else self.src
-        self._duplex = Duplex(group, repr(self), peer, room, self.depth)
+        self._duplex = Duplex(group, repr(self), self._peer, room, self.depth)
         self._group = group
 
     def send(self, array: npt.ArrayLike) -> None:
@@ -183,6 +182,10 @@ class Edge:
     def __repr__(self) -> str:
         return f"edge {self.src} -> {self.dst}"
 
+    @property
+    def _peer(self) -> int:
+        return self.dst if self._rank == self.src else self.src
+
     def _end(self, of: int, verb: str) -> Duplex:
         if self._rank != of:
             raise ConfigError(f"{self!r}: this is rank {self._rank}; {verb} on rank {of}")
@@ -200,7 +203,7 @@ class Edge:
                 raise ConfigError(
                     f"{self!r} has been closed by another thread, or with the job"
                 ) from error
-            peer = self.dst if self._rank == self.src else self.src
+            peer = self._peer
             if isinstance(error, PeerError) and error.ranks != (peer,) and _is_dead(peer):
                 raise PeerError(f"{self!r}: rank {peer} is dead, or has left", [peer]) from error
             raise

@@ -68,10 +68,10 @@ class Job:
         # Of calls that an exception has ended, by call and thread.
         self.sent: dict[tuple[str, int], Sent] = {}
         self.unended: set[str] = set()  # calls that have begun and not ended
-        # What all ranks gave in the steps of the present call of those that are resumed, or of the
-        # last one (agreement.py), by the step and what this rank gave.
+        # All ranks' posts in the steps of a call that can be resumed (agreement.py), by the step
+        # and this rank's post.
         self.steps: dict[tuple[str, bytes], list[bytes | None]] = {}
-        self.is_resumed = False  # a call is in progress that is resumed if an exception ends it
+        self.is_resumable = False  # a call is in progress that can be resumed
         # The group's step in which an exception has ended such a call, and the call.
         self.unfinished: tuple[str, object] = ("", None)
         self.matching = Matching()
@@ -366,7 +366,6 @@ def regroup() -> None:
     assert generations is not None
     generations.move_to_next()
     current().unended.clear()  # ranks that join know of no such call
-    current().steps.clear()
     call_at_new_epoch()
 
 

@@ -150,7 +150,7 @@ class Shared:
         Raises:
             ConfigError: a float change is infinite or NaN.
             TimeoutError: the ranks that the error names did not come. Call drain() again: it goes
-                on with this drain. What is changed meanwhile stays, for the call after it.
+                on with this drain. Changes that are made meanwhile stay, for the call after it.
         """
         limit = _limit(timeout)
         with self._turn("drain"):

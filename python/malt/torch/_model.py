@@ -12,7 +12,6 @@ from malt._errors import ConfigError
 from malt._job import alike
 from malt._job import job as jobs
 from malt._job.agreement import Report, Together
-from malt._job.alike import brief
 from malt.torch._flat import DTYPES, places_of
 
 
@@ -106,7 +105,7 @@ def check_alike(
             "what it is called with": settings,
             "the number of the model's tensors": len(layout),
             "the number of their elements": sum(tensor.numel() for tensor in exchanged.values()),
-            "the model (parameters' names, shapes and dtypes)": brief(repr(layout)),
+            "the model (parameters' names, shapes and dtypes)": alike.brief(repr(layout)),
             f"the digest of {values}": _digest(untouched),
         }
 

@@ -329,22 +329,41 @@ builtins_bytes = bytes
 _Takes = Sequence[tuple[int, int, int, int, int]]
 
 
-class Exchange:
+class _End:
+    """This rank's end of what all ranks of a group have made, which it may leave."""
+
+    def __init__(self, group: Group, name: str) -> None:
+        self._group = group
+        self._network = group.network
+        self._is_shut = False
+        self._left: set[int] = set()
+        self._ends = group.parts.setdefault(f"ends of {name}", {})
+
+    def _open(self, name: str) -> None:
+        self._ends[self._group.rank] = self
+        self._group.await_all(name)
+
+    def shut(self) -> None:
+        if not self._is_shut:
+            self._is_shut = True
+            self._network.to_others(self._group.rank, self._see_leave)
+
+    def _see_leave(self, to: int) -> None:
+        if to in self._ends:
+            self._ends[to]._left.add(self._group.rank)
+
+
+class Exchange(_End):
     """As malt._core.Exchange."""
 
     def __init__(self, group: Group, name: str, slot_bytes: int) -> None:
-        self._group = group
-        self._network = group.network
+        super().__init__(group, name)
         self._slot_bytes = slot_bytes
         self._round = 0
-        self._is_shut = False
-        self._left: set[int] = set()
         self._posts: dict[int, deque[tuple[int, int, bytes]]] = {
             rank: deque() for rank in group.network.processes
         }
-        self._ends = group.parts.setdefault(f"ends of {name}", {})
-        self._ends[group.rank] = self
-        group.await_all(name)
+        self._open(name)
 
     def run(
         self,
@@ -378,15 +397,6 @@ class Exchange:
         rows = [np.frombuffer(whole[rank], kind) for rank in sorted(whole)]
         total = np.sum(rows, axis=0) / (len(rows) if mean else 1)
         ctypes.memmove(data, total.astype(kind).tobytes(), length)
-
-    def shut(self) -> None:
-        if not self._is_shut:
-            self._is_shut = True
-            self._network.to_others(self._group.rank, self._see_leave)
-
-    def _see_leave(self, to: int) -> None:
-        if to in self._ends:
-            self._ends[to]._left.add(self._group.rank)
 
     def _exchange(
         self, given: bytes, takes: _Takes, kind: int, timeout: float
@@ -459,23 +469,18 @@ class _Sum:
         self.gave_up: dict[int, set[int]] = {rank: set() for rank in ranks}
 
 
-class Reducer:
+class Reducer(_End):
     """As malt._core.Reducer: a round is decided once, for all of its ranks.
 
     How they decide is simulated elsewhere (src/dstorm/collective).
     """
 
     def __init__(self, group: Group, dtype: str, _count: int, name: str) -> None:
-        self._group = group
-        self._network = group.network
+        super().__init__(group, name)
         self._dtype = np.dtype(dtype)
         self._name = name
         self._number = 0
-        self._is_shut = False
-        self._left: set[int] = set()
-        self._ends = group.parts.setdefault(f"ends of {name}", {})
-        self._ends[group.rank] = self
-        group.await_all(name)
+        self._open(name)
 
     def allreduce(self, data: int, count: int, mean: bool, timeout: float) -> list[int]:
         group, rank = self._group, self._group.rank
@@ -516,12 +521,3 @@ class Reducer:
         total = np.sum(rows, axis=0) / (len(rows) if mean else 1)
         ctypes.memmove(data, total.astype(self._dtype).tobytes(), length)
         return [each for each in here.ranks if each != rank]
-
-    def shut(self) -> None:
-        if not self._is_shut:
-            self._is_shut = True
-            self._network.to_others(self._group.rank, self._see_leave)
-
-    def _see_leave(self, to: int) -> None:
-        if to in self._ends:
-            self._ends[to]._left.add(self._group.rank)
