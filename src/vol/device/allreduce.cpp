@@ -1,10 +1,13 @@
 #include "vol/device/allreduce.hpp"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "dstorm/collective/allreduce.hpp"
 #include "dstorm/errors.hpp"
+#include "dstorm/host/turn.hpp"
 #include "dstorm/host/wait.hpp"
 #include "dstorm/segment/parts.hpp"
 #include "vol/dense_allreduce.hpp"
@@ -21,6 +24,37 @@ namespace {
 
 // In the format of an update: the call after the loop.
 constexpr std::uint32_t kLastCall = 1U << 31;
+
+// The ranks whose updates a rank has found, as a byte a rank. The fold of all ranks' is those that
+// every one has found.
+class FoundByAll final : public dstorm::Operand {
+ public:
+  explicit FoundByAll(int ranks) : marks_(static_cast<std::size_t>(ranks)) {}
+  void add(int rank) { marks_[static_cast<std::size_t>(rank)] = std::byte{1}; }
+  bool has(int rank) const { return marks_[static_cast<std::size_t>(rank)] != std::byte{0}; }
+
+  void copy_out(std::byte* to, dstorm::ByteRange range) const override {
+    std::copy(marks_.begin() + offset(range.begin), marks_.begin() + offset(range.end), to);
+  }
+  void fold(std::byte* to, std::span<const std::byte* const> inputs,
+            dstorm::ByteRange range) override {
+    for (std::size_t at = range.begin; at < range.end; ++at) {
+      std::byte all = marks_[at];
+      for (const std::byte* const input : inputs) {
+        if (input != nullptr) all &= input[at - range.begin];
+      }
+      (to == nullptr ? marks_[at] : to[at - range.begin]) = all;
+    }
+  }
+  void copy_in(const std::byte* from, dstorm::ByteRange range) override {
+    std::copy_n(from, range.end - range.begin, marks_.begin() + offset(range.begin));
+  }
+
+ private:
+  static std::ptrdiff_t offset(std::size_t at) { return static_cast<std::ptrdiff_t>(at); }
+
+  std::vector<std::byte> marks_;
+};
 
 }  // namespace
 
@@ -58,8 +92,12 @@ void Allreduce::meet(nanoseconds limit) {
   if (group.is_one_host()) {
     auto made = std::make_shared<StreamExchange>(group.shared_from_this(), options_,
                                                  elements_.bytes(), gpu_, exchange_.kind());
+    auto agreement = std::make_shared<dstorm::Allreduce>(group.shared_from_this(),
+                                                         options_.name + ", whose updates", "",
+                                                         static_cast<std::size_t>(group.size()));
     const std::lock_guard lock(mutex_);
     on_device_ = std::move(made);
+    agreement_ = std::move(agreement);
   } else {
     VectorOptions options;
     options.name = options_.name;
@@ -75,6 +113,7 @@ void Allreduce::meet(nanoseconds limit) {
 // of the other ranks.
 void Allreduce::run_on_device(Stream stream, const Fold& fold, nanoseconds limit, bool last,
                               Gathered& gathered) {
+  const dstorm::Deadline deadline(limit);
   const std::uint32_t format = operation_code(fold) | (last ? kLastCall : 0);
   const std::size_t present = total_count(elements_.pieces);  // see DeviceVector::move_to()
   const bool is_repeated = on_device_->segment().parts().state.is_in_round;
@@ -94,17 +133,25 @@ void Allreduce::run_on_device(Stream stream, const Fold& fold, nanoseconds limit
   bool differs = false;
   on_device_->gather(stream, options,
                      [&](std::span<const Update> updates, std::span<const Address> at) {
-                       for (const Update& update : updates) {
+                       const std::vector<int> ranks = found_by_all(updates, deadline.left());
+                       std::vector<Update> agreed;
+                       std::vector<Address> agreed_at;
+                       for (std::size_t i = 0; i < updates.size(); ++i) {
+                         if (!std::ranges::binary_search(ranks, updates[i].rank)) continue;
+                         const Update& update = updates[i];
                          if (update.format != format || update.count != present) differs = true;
+                         agreed.push_back(update);
+                         agreed_at.push_back(at[i]);
                        }
                        if (differs) return;
                        if (is_repeated) {
                          copy_in(elements_.pieces, elements_.dtype, sent_at_, stream);
                        }
-                       folding_.fold(fold, exchange_.segment().group().rank(), updates, at,
+                       gathered.count = agreed.size();
+                       if (agreed.empty()) return;
+                       folding_.fold(fold, exchange_.segment().group().rank(), agreed, agreed_at,
                                      Wire::kPlain, {}, stream);
-                       gathered.count = updates.size();
-                       for (const Update& update : updates) gathered.ranks.push_back(update.rank);
+                       for (const Update& update : agreed) gathered.ranks.push_back(update.rank);
                      });
   gathered.staleness.assign(gathered.count, 0);
   if (differs) {
@@ -112,6 +159,29 @@ void Allreduce::run_on_device(Stream stream, const Fold& fold, nanoseconds limit
         dstorm::disagreement("allreduce of " + what_,
                              {format, std::string(fold.name()) + (last ? ", the last one" : "")}));
   }
+}
+
+// Returns the other ranks whose updates all ranks have found, sorted. In a call that is repeated
+// the ranks go by what this one had found before (A8 of dstorm/collective/allreduce.hpp).
+std::vector<int> Allreduce::found_by_all(std::span<const Update> updates, nanoseconds limit) {
+  const dstorm::Group& group = exchange_.segment().group();
+  FoundByAll found(group.size());
+  found.add(group.rank());
+  for (const Update& update : updates) found.add(update.rank);
+  // The gather holds these updates until the ranks agree.
+  const dstorm::Turns::Inside inside(exchange_.segment().turns(), dstorm::Turns::Code::kOwn);
+  agreement_->run(found, {0, "a fold"}, std::max(limit, nanoseconds(0)));
+  std::vector<int> ranks;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (rank == group.rank() || !found.has(rank)) continue;
+    if (std::ranges::find(updates, rank, &Update::rank) == updates.end()) {
+      throw dstorm::PeerError("allreduce of " + what_ + ": rank " + std::to_string(rank) +
+                                  " was evicted when the others had folded its values",
+                              {rank});
+    }
+    ranks.push_back(rank);
+  }
+  return ranks;
 }
 
 void Allreduce::run_on_host(Stream stream, const Fold& fold, nanoseconds limit, bool last,
@@ -134,11 +204,12 @@ dstorm::Stats Allreduce::stats() const {
 }
 
 void Allreduce::shut() noexcept {
-  const auto [on_device, on_host] = [this] {
+  const auto [on_device, agreement, on_host] = [this] {
     const std::lock_guard lock(mutex_);
-    return std::pair(on_device_, on_host_);
+    return std::tuple(on_device_, agreement_, on_host_);
   }();
   if (on_device != nullptr) on_device->shut();
+  if (agreement != nullptr) agreement->shut();
   if (on_host != nullptr) on_host->shut();
 }
 
@@ -146,6 +217,7 @@ void Allreduce::reset() {
   stats_ = stats();
   const std::lock_guard lock(mutex_);
   on_device_.reset();
+  agreement_.reset();
   on_host_.reset();
   have_met_ = false;
 }

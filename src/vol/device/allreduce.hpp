@@ -1,5 +1,7 @@
 // The allreduce of a vector in the memory of a GPU. On one host it is a round of an exchange of its
 // own, over all ranks at staleness 0; between hosts it is that of a vector in the host's memory.
+// A rank that has noted a death does not look for the update of the dead, which another may have
+// found. So the ranks agree, in each round, whose updates all of them have found.
 #pragma once
 
 #include <chrono>
@@ -7,7 +9,9 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
+#include "dstorm/collective/allreduce.hpp"
 #include "vol/dense.hpp"
 #include "vol/device/folding.hpp"
 #include "vol/device/stream_exchange.hpp"
@@ -43,6 +47,8 @@ class Allreduce {
   void meet(std::chrono::nanoseconds limit);
   void run_on_device(Stream stream, const Fold& fold, std::chrono::nanoseconds limit, bool last,
                      Gathered& gathered);
+  std::vector<int> found_by_all(std::span<const dstorm::Update> updates,
+                                std::chrono::nanoseconds limit);
   void run_on_host(Stream stream, const Fold& fold, std::chrono::nanoseconds limit, bool last,
                    Gathered& gathered);
 
@@ -53,12 +59,13 @@ class Allreduce {
   dstorm::SegmentOptions options_;
   std::string what_;
   bool have_met_ = false;
-  // One of the next two is made by the first run in a group.
+  // The first run in a group makes either the first two or the third.
   std::mutex mutex_;  // of them, for shut()
   std::shared_ptr<StreamExchange> on_device_;
+  std::shared_ptr<dstorm::Allreduce> agreement_;  // on whose updates are folded
   std::shared_ptr<DenseVector> on_host_;
   Address sent_at_ = 0;  // the slot of the last scatter
-  dstorm::Stats stats_;  // without those of the two
+  dstorm::Stats stats_;  // without those of the three
 };
 
 }  // namespace vol::device

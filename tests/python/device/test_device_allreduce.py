@@ -236,6 +236,47 @@ malt.barrier()
     assert result.told[0]["seconds"] < 30
 
 
+@ways
+def test_rank_that_comes_after_a_death_folds_what_the_other_survivor_folds(
+    tmp_path: Path, slots: str, transport: str
+) -> None:
+    """Rank 2 dies when it has sent; rank 0 is in the call by then, and rank 1 is not."""
+    result = run_gpu_job(
+        tmp_path,
+        3,
+        """
+malt.init(timeout=40)
+x = DeviceArray(1000, np.float64)
+v = malt.vector(x)
+v.allreduce(malt.SUM)
+x.set(10.0 ** rank)
+before = v.stats().bytes_out
+def die():
+    while v.stats().bytes_out == before: time.sleep(0.001)
+    time.sleep(0.2)
+    os.kill(os.getpid(), signal.SIGKILL)
+if rank == 2: threading.Thread(target=die).start()
+while rank == 1 and 2 in malt.alive(): time.sleep(0.01)
+g = v.allreduce(malt.SUM)
+tell(sums=set(x.get().tolist()), count=g.count)
+x.set(10.0 ** rank)
+v.allreduce(malt.SUM)
+tell(next=set(x.get().tolist()))
+malt.barrier()
+""",
+        "--keep-going",
+        code=128 + 9,
+        slots=slots,
+        environ={"MALT_TRANSPORT": transport},
+    )
+    sums = [told["sums"] for told in result.told[:2]]
+    counts = [told["count"] for told in result.told[:2]]
+    assert sums[0] == sums[1]
+    assert (sums[0], counts[0]) in (({11.0}, 1), ({111.0}, 2))
+    assert counts[0] == counts[1]
+    assert [told["next"] for told in result.told[:2]] == [{11.0}] * 2
+
+
 def test_bytes_of_allreduce_are_counted_and_no_updates(tmp_path: Path) -> None:
     result = run_gpu_job(
         tmp_path,
