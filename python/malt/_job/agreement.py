@@ -121,7 +121,8 @@ class Together:
             timeout: seconds to wait for the other ranks.
             sent: of the step that an exception has ended, if this is that step once more. The post
                 that was sent then counts; the others may have ended it.
-            may_differ: the call looks itself whether what an exception's call had sent still holds.
+            may_differ: the call looks itself whether what an exception's call had sent still holds,
+                if that is a single piece.
 
         Returns:
             This rank's result, and by rank the report of each rank that is not dead.
@@ -221,7 +222,9 @@ class Together:
             def step(group: Group) -> list[bytes | None]:
                 there = group.exchange(what, piece, left, here)
                 # The group may count a post of the call that an exception has ended.
-                if there[group.rank] != piece and not may_differ:
+                own = there[group.rank] or b""
+                is_allowed = may_differ and pieces.is_whole(own) and pieces.is_whole(piece)
+                if own != piece and not is_allowed:
                     self._fails_here = True
                     raise ConfigError(
                         f"{self.call}: an exception has ended this call before, and the other "

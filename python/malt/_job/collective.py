@@ -6,7 +6,6 @@ import base64
 import functools
 import json
 import math
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
@@ -44,30 +43,32 @@ def _goes_on(
         @functools.wraps(function)
         def go_on(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
             job = jobs.current()
-            key = _key_of(call)
             sent: Sent | None = None
+            is_inside = False
             try:
                 with job.turns.hold(call):
-                    sent = job.sent.setdefault(key, Sent())
+                    sent = job.sent.by_call.setdefault(call, Sent())
+                    is_inside = sent.is_folded
+                    if is_inside:
+                        raise ConfigError(
+                            f"{call} inside the function that {call} folds with; call it when "
+                            f"{call} has returned"
+                        )
+                    sent.is_here = False
                     result = function(*arguments, **named)
-                    del job.sent[key]
-            except (ConfigError, DamagedError, PeerError):  # on all ranks
-                job.sent.pop(key, None)
-                raise
-            except BaseException:  # wherever it came, since a handler may run after any call
-                if sent is not None:
-                    job.sent[key] = Sent() if sent.is_over else sent
+                    del job.sent.by_call[call]
+            except BaseException as error:  # wherever it came: a handler may run after any call
+                if sent is not None and not is_inside:
+                    sent.is_folded = False
+                    is_of_all = isinstance(error, (ConfigError, DamagedError, PeerError))
+                    is_over = sent.is_over or (is_of_all and sent.is_here)
+                    job.sent.by_call[call] = Sent() if is_over else sent
                 raise
             return result
 
         return go_on
 
     return decorate
-
-
-def _key_of(call: str) -> tuple[str, int]:
-    """Return the key of what this thread has sent in a call; two may make it at once."""
-    return call, threading.get_ident()
 
 
 @_goes_on(_BARRIER)
@@ -86,7 +87,7 @@ def barrier(timeout: float | None = None) -> None:
         seconds(timeout)
     else:
         together = Together(_BARRIER, timeout)
-        together.step("all are here", lambda: (None, {}), sent=job.sent[_key_of(_BARRIER)])
+        together.step("all are here", lambda: (None, {}), sent=job.sent.by_call[_BARRIER])
 
 
 @_goes_on(_CALL)
@@ -120,8 +121,7 @@ def allreduce(
             ago; raised on every rank.
         TimeoutError: the ranks that the error names did not come.
     """
-    told, folds = _tell_all(_CALL, lambda: (_numbers(value), _name_of(fold)), timeout)
-    check_alike(_CALL, {rank: {"fold": name} for rank, name in folds.items()})
+    told = _tell_all(_CALL, lambda: _numbers(value), lambda: {"fold": _name_of(fold)}, timeout)
     ranks_of: dict[str, list[int]] = {}
     for rank, each in told.items():
         ranks_of.setdefault(_kind(each), []).append(rank)
@@ -130,11 +130,15 @@ def allreduce(
         raise ConfigError(f"{_CALL} of values that do not fit together: {listed}")
     given = list(told.values())
     if not isinstance(fold, Fold):
+        sent = jobs.current().sent.by_call[_CALL]
+        sent.is_folded = True
         try:
-            return fold(given)
+            result = fold(given)
         except Exception:  # the function's, which ends the call on this rank
-            jobs.current().sent[_key_of(_CALL)].is_over = True
+            sent.is_over = True
             raise
+        sent.is_folded = False
+        return result
     if isinstance(given[0], np.ndarray) and given[0].ndim:
         return _fold_arrays(given, fold)
     return _fold_numbers([each.item() if hasattr(each, "item") else each for each in given], fold)
@@ -166,8 +170,7 @@ def broadcast(value: Any = None, root: int = 0, *, timeout: float | None = None)
     job = jobs.current()
     root = whole("root", root, 0, job.size - 1, f": the job has {job.size} ranks")
     own = (lambda: _sendable(value)) if job.rank == root else lambda: None
-    told, roots = _tell_all("malt.broadcast", lambda: (own(), str(root)), timeout)
-    check_alike("malt.broadcast", {rank: {"root": theirs} for rank, theirs in roots.items()})
+    told = _tell_all("malt.broadcast", own, lambda: {"root": str(root)}, timeout)
     if root not in told:
         raise PeerError(
             f"malt.broadcast: rank {root}, whose value it is, has ended or was evicted", [root]
@@ -176,28 +179,42 @@ def broadcast(value: Any = None, root: int = 0, *, timeout: float | None = None)
 
 
 def _tell_all(
-    call: str, give: Callable[[], tuple[Any, str]], timeout: float | None
-) -> tuple[dict[int, Any], dict[int, str]]:
-    """Return each rank's value and the name of its fold, in the order of the ranks."""
+    call: str,
+    give: Callable[[], Any],
+    settings: Callable[[], dict[str, str]],
+    timeout: float | None,
+) -> dict[int, Any]:
+    """Return each rank's value, in the order of the ranks, whose `settings` are alike.
+
+    A call that goes on with the last one has the value that was sent then, and its settings.
+    """
     together = Together(call, timeout)
+    sent = jobs.current().sent.by_call[call]
 
     def tell() -> tuple[None, Report]:
-        value, fold = give()
-        head, *buffers = values.pack(value, "the value")
+        head, *buffers = values.pack(give(), "the value")
         parts = [base64.b64encode(part).decode() for part in (head, *buffers)]
-        report = {"parts": parts, "fold": fold}
+        report = {"parts": parts, **(given := settings())}
         if (length := len(json.dumps(report))) > _MOST_BYTES:
             raise ConfigError(
                 f"a value of {length} bytes, as it is sent; at most {_MOST_BYTES} can be: use a "
                 "vector (malt.vector)"
             )
+        sent.settings = given
         return None, report
 
-    sent = jobs.current().sent[_key_of(call)]
+    if sent.post is not None and sent.settings and (given := settings()) != sent.settings:
+        raise ConfigError(
+            f"{call} goes on with the call that timed out or was interrupted, whose "
+            + " and ".join(f"{name} was {value}" for name, value in sent.settings.items())
+            + f"; here it is {', '.join(given.values())}; repeat that call first"
+        )
     own = tell if sent.post is None else lambda: (None, {})
+    sent.is_here = True
     told = dict(sorted(together.step("the value", own, sent=sent)[1].items()))
-    given = {rank: _unpacked(report["parts"]) for rank, report in told.items()}
-    return given, {rank: report["fold"] for rank, report in told.items()}
+    all_values = {rank: _unpacked(report.pop("parts")) for rank, report in told.items()}
+    check_alike(call, told)
+    return all_values
 
 
 def _unpacked(parts: list[str]) -> Any:

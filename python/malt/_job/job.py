@@ -17,7 +17,7 @@ from malt._job import faults, missed, rank_mark, recording
 from malt._job.forming import MakeGroup
 from malt._job.generations import Follower, Generations
 from malt._job.matching import Matching
-from malt._job.pieces import Sent
+from malt._job.pieces import SentByThread
 from malt._job.settings import Settings
 
 log = logging.getLogger("malt")
@@ -65,8 +65,7 @@ class Job:
         self.settings = settings
         self.vectors = 0  # how many this rank has made, for their default names
         self.tables = 0  # the same, of malt.ps.Table
-        # Of calls that an exception has ended, by call and thread.
-        self.sent: dict[tuple[str, int], Sent] = {}
+        self.sent = SentByThread()
         self.unended: set[str] = set()  # calls that have begun and not ended
         # All ranks' posts in the steps of a call that can be resumed (agreement.py), by the step
         # and this rank's post.

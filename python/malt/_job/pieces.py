@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Callable, Sequence
 
 MOST_BYTES = 768  # the most bytes of one exchange: Group::kMostExchanged
@@ -17,13 +18,26 @@ class Sent:
     Attributes:
         post: what it sent; None: nothing yet.
         here: by piece, what all ranks gave.
+        settings: what a call that goes on with this one has to have too.
+        is_here: the call, or the one that goes on with it, has come to the exchange.
+        is_folded: the user's function folds what all ranks gave.
         is_over: it is not to go on.
     """
 
     def __init__(self) -> None:
         self.post: bytes | None = None
         self.here: list[list[bytes | None]] = []
+        self.settings: dict[str, str] = {}
+        self.is_here = False
+        self.is_folded = False
         self.is_over = False
+
+
+class SentByThread(threading.local):
+    """What this thread has sent in calls that have not ended, by call."""
+
+    def __init__(self) -> None:
+        self.by_call: dict[str, Sent] = {}
 
 
 def exchange(
@@ -51,6 +65,12 @@ def exchange(
             if len(told) != min(lengths[rank] or 0, begin + MOST_BYTES):
                 raise damaged(rank)
     return {rank: told[_LENGTH.size :] for rank, told in here.items()}
+
+
+def is_whole(first: bytes) -> bool:
+    """Whether a first piece is all that a rank gives."""
+    length = _length_of(first)
+    return length is not None and length == len(first)
 
 
 def _length_of(first: bytes) -> int | None:

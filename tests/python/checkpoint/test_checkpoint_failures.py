@@ -347,6 +347,27 @@ tell(errors=[error_of(malt.save, "c", {"w": np.full(3, turn)}) for turn in range
     )
 
 
+def test_save_that_is_repeated_with_another_long_path_is_named_as_that(tmp_path: Path) -> None:
+    """What it gives takes several pieces, of which the others have the first."""
+    body = """
+malt.init(timeout=20)
+paths = ["/".join([letter * 200] * 5) for letter in "ab"]
+w = {"w": np.zeros(3)}
+errors = []
+if rank == 0:
+    errors.append(error_of(malt.save, paths[0], w, timeout=0.1))
+    errors.append(error_of(malt.save, paths[1], w))
+else:
+    time.sleep(1)
+    errors.append(error_of(malt.save, paths[0], w, timeout=1))
+tell(errors=errors)
+"""
+    (first, second), (third,) = run_job(tmp_path, 2, body).each("errors")
+    assert first.kind == "TimeoutError"
+    assert refused(second, "an exception has ended this call before", "all ranks repeat the call")
+    assert third is None or third.kind == "TimeoutError", third  # rank 0 leaves meanwhile
+
+
 def test_draft_that_is_removed_meanwhile_is_no_lack_of_room(
     alone: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -177,6 +177,84 @@ else:
     assert told[1]["error"] is None or told[1]["error"].ranks == (0,), told
 
 
+def test_a_call_that_goes_on_has_the_settings_of_the_first(tmp_path: Path) -> None:
+    """A refused one changes nothing: the call is still the one that the others are in."""
+    result = run_job(
+        tmp_path,
+        2,
+        """
+malt.init(timeout=40)
+errors, got = [], []
+if rank == 0:
+    errors.append(error_of(malt.allreduce, 1, malt.SUM, timeout=0.1))
+    errors.append(error_of(malt.allreduce, 5, malt.AVG))
+    errors.append(error_of(malt.allreduce, 5, malt.MEDIAN))
+    errors.append(error_of(malt.allreduce, 5, malt.SUM, timeout=-1))
+else:
+    time.sleep(0.5)
+got += [malt.allreduce(10 ** rank, malt.SUM), malt.allreduce(2 * 10 ** rank, malt.SUM)]
+if rank == 0:
+    errors.append(error_of(malt.broadcast, "a", 0, timeout=0.1))
+    errors.append(error_of(malt.broadcast, "b", 1))
+    errors.append(error_of(malt.broadcast, "b", 7))
+else:
+    time.sleep(0.5)
+got += [malt.broadcast("a", 0), malt.broadcast("c", 1)]
+tell(errors=errors, got=got)
+""",
+    )
+    assert result.each("got") == [[11, 22, "a", "c"]] * 2
+    first, folds, fold, timeout, second, roots, root = result.told[0]["errors"]
+    assert first.kind == second.kind == "TimeoutError"
+    assert folds.says("whose fold was malt.SUM; here it is malt.AVG; repeat that call first")
+    assert fold.says("fold is MEDIAN; malt.allreduce takes malt.AVG")
+    assert timeout.says("timeout is -1")
+    assert roots.says("whose root was 0; here it is 1; repeat that call first")
+    assert root.says("root is 7")
+
+
+def test_allreduce_inside_its_own_fold_is_refused(tmp_path: Path) -> None:
+    result = run_job(
+        tmp_path,
+        2,
+        """
+malt.init(timeout=40)
+inside = error_of(malt.allreduce, rank, lambda values: malt.allreduce(values[0], max))
+beside = malt.allreduce(rank, lambda values: malt.broadcast(values))
+tell(inside=inside, beside=beside, after=malt.allreduce(rank, malt.SUM))
+""",
+    )
+    assert result.each("beside") == [[0, 1]] * 2
+    assert result.each("after") == [1, 1]
+    for error in result.each("inside"):
+        assert error.kind == "ConfigError"
+        assert error.says("malt.allreduce inside the function that malt.allreduce folds with")
+
+
+def test_a_new_thread_does_not_go_on_with_the_call_of_one_that_has_ended(tmp_path: Path) -> None:
+    """Threads' numbers are used again; the new one makes a call of its own."""
+    result = run_job(
+        tmp_path,
+        2,
+        """
+malt.init(timeout=40)
+got = []
+def run(call):
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    return thread.ident
+def fold(values):
+    raise KeyboardInterrupt if rank == 0 and 1 in values else RuntimeError
+threading.excepthook = lambda _: None
+numbers = {run(lambda: malt.allreduce(rank, fold)) for _ in range(2)}
+run(lambda: got.append(malt.allreduce(10 + rank, malt.SUM)))
+tell(got=got, numbers=numbers)
+""",
+    )
+    assert result.each("got") == [[21]] * 2
+
+
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 @pytest.mark.parametrize("made", ["vector(x)", "sparse_vector(3, capacity=3)"])
 def test_vector_that_an_exception_takes_is_missed_by_the_others(
