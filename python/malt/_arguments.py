@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
+
 from malt._errors import ConfigError
 
 MOST_DEPTH = 1024  # slots of a sender, as dstorm/segment/agreement.cpp has it
@@ -72,6 +74,20 @@ def whole(name: str, value: Any, least: int, most: int | None = None, why: str =
         limit = f"at least {least}" if most is None else f"from {least} to {most}"
         raise ConfigError(f"{name} is {value!r}; it must be a whole number {limit}{why}")
     return int(value)
+
+
+def function(name: str, value: Any) -> None:
+    if not callable(value):
+        raise ConfigError(f"{name} is {value!r:.50}; it must be a function")
+
+
+def unmasked(array: Any) -> None:
+    """Check that an array has no mask, which would be lost where its memory is read."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise ConfigError(
+            "the array is masked, and its mask would be lost: fill it first (w = w.filled(0.0)), "
+            "then use that w"
+        )
 
 
 def text(name: str, value: Any) -> None:

@@ -254,22 +254,20 @@ def _write_draft(
     except Error:  # malt's PeerError and TimeoutError are OSErrors too
         raise
     except OSError as error:
-        if error.errno == errno.EFBIG:
-            raise ConfigError(
-                f"cannot write in {folder}: {reason(error)}; arrays "
-                f"{vector_files.listed(content.arrays)} need {content.size} bytes. The checkpoints "
-                "that are there stay"
-            ) from error
         if error.errno == errno.ENOENT and folder.is_dir() and not draft.exists():
             raise ConfigError(
                 f"{draft} was removed while this rank wrote it: the call timed out or was "
                 "interrupted on another rank; repeat it on all ranks"
             ) from error
-        there = next(p for p in (folder, *folder.parents) if p.exists())
+        need = f"arrays {vector_files.listed(content.arrays)} need {content.size} bytes"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            there = next(p for p in (folder, *folder.parents) if p.exists())
+            need += f", and {shutil.disk_usage(there).free} are free there; make room"
+        elif error.errno != errno.EFBIG:
+            need = "save where every rank may write"
         raise ConfigError(
-            f"cannot write in {folder}: {error}; arrays {vector_files.listed(content.arrays)} need "
-            f"{content.size} bytes, and {shutil.disk_usage(there).free} are free there; make room, "
-            "or save where every rank may write. The checkpoints that are there stay"
+            f"cannot write in {folder}: {reason(error)}; {need}. The checkpoints that are there "
+            "stay"
         ) from error
 
 

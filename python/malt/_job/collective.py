@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from malt._arguments import seconds, whole
+from malt._arguments import seconds, unmasked, whole
 from malt._core_import import AVG, SUM, Fold
 from malt._errors import ConfigError, DamagedError, PeerError, describe_ranks
 from malt._job import job as jobs
@@ -276,9 +276,8 @@ def _numbers(value: Any) -> Any:
             "(malt.vector(list(value.values()))) of arrays that are exchanged in each round"
         )
     name = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+    unmasked(value)
     try:
-        if isinstance(value, np.ma.MaskedArray):
-            raise TypeError("the mask would be lost; fill it, value.filled(0.0)")
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # of lists of unlike rows, of tensors
         raise ConfigError(

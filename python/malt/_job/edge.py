@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from malt._arguments import MOST_DEPTH, seconds, whole
+from malt._arguments import MOST_DEPTH, seconds, unmasked, whole
 from malt._core_import import Duplex, Group
 from malt._errors import (
     ConfigError,
@@ -205,7 +205,7 @@ class Edge:
                 ) from error
             peer = self._peer
             if isinstance(error, PeerError) and error.ranks != (peer,) and _is_dead(peer):
-                raise PeerError(f"{self!r}: rank {peer} is dead, or has left", [peer]) from error
+                raise PeerError(f"{self!r}: rank {peer} died or left", [peer]) from error
             raise
 
 
@@ -220,6 +220,7 @@ def _is_dead(peer: int) -> bool:
 
 
 def _array(given: Any) -> npt.NDArray[Any]:
+    unmasked(given)
     if not isinstance(given, np.ndarray) and hasattr(given, "__dlpack__"):
         try:
             for settle in ("detach", "resolve_conj", "resolve_neg"):  # PyTorch's; DLPack needs them

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from malt._arguments import variable
+from malt._arguments import function, variable
 from malt._core_import import Group, Turns
 from malt._errors import ConfigError
 from malt._job import faults, missed, rank_mark, recording
@@ -336,6 +336,7 @@ def on_change(callback: OnChange) -> OnChange:
     other calls of MALT in it raise ConfigError. For these, let the callback set a flag that the
     loop reads.
     """
+    function("callback", callback)
     current().on_change.append(callback)
     return callback
 

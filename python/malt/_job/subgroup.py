@@ -99,9 +99,7 @@ class Subgroups:
         mine = {"done": data is None, "data": base64.b64encode(data or b"").decode()}
         reports = self._together.step(self._next_name(), lambda: (None, mine))[1]
         if dead := set(members) - reports.keys():
-            raise PeerError(
-                f"{self._together.call}: {describe_ranks(dead)} is dead, or has left", dead
-            )
+            raise PeerError(f"{self._together.call}: {describe_ranks(dead)} died or left", dead)
         return {rank: reports[rank] for rank in members}
 
     def _next_name(self) -> str:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from malt._arguments import MOST_DEPTH, choose, number, text, whole
+from malt._arguments import MOST_DEPTH, choose, number, text, unmasked, whole
 from malt._core_import import (
     ALL,
     Codec,
@@ -52,6 +52,7 @@ _SPARSE: dict[str, type[SparseVector]] = {
 
 def as_array(data: Any) -> npt.NDArray[Any]:
     """Return a NumPy array over the same memory."""
+    unmasked(data)
     if isinstance(data, np.ndarray):
         array = data
     elif hasattr(data, "__dlpack__"):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from malt._arguments import function as check_function
 from malt._errors import ConfigError
 from malt._job.job import Job
 from malt._pool import channel, over_job, starting
@@ -176,6 +177,7 @@ class Pool:
         """
         with self._use("sum") as calls:
             _check(calls, data)
+            check_function("pool.sum()'s function", function)
             if not progress:
                 return calls.sum(function, theta, data, None)
             from tqdm.auto import tqdm
@@ -210,6 +212,7 @@ class Pool:
                 rank that is still in one step after 2 s is stopped later.
         """
         with self._use("run") as calls:
+            check_function("pool.run()'s function", function)
             return calls.run(function, args, kwargs)
 
     def stats(self) -> PoolStats:

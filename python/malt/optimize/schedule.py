@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from malt._arguments import number, whole
+from malt._arguments import function, number, whole
 from malt._core_import import SUM, Update, Vector
 from malt._errors import (
     ConfigError,
@@ -126,11 +126,11 @@ def run(
             or a broadcast of one rank's), and run the rest on the ranks that are left.
     """
     if joining.company() is None:
-        return _Running(program, _checked(length, rounds, staleness, dtype)).run()
+        return _Running(program, _checked(program, length, rounds, staleness, dtype)).run()
     together = Together(_CALL, None)
 
     def check() -> tuple[_Options, Report]:
-        options = _checked(length, rounds, staleness, dtype)
+        options = _checked(program, length, rounds, staleness, dtype)
         return options, options._replace(dtype=str(options.dtype))._asdict()
 
     options, told = together.step("the arguments", check)
@@ -151,12 +151,14 @@ class _Options(NamedTuple):
     dtype: Any
 
 
-def _checked(length: Any, rounds: Any, staleness: Any, dtype: Any) -> _Options:
+def _checked(program: Any, length: Any, rounds: Any, staleness: Any, dtype: Any) -> _Options:
     """Return the arguments.
 
     Raises:
         ConfigError: one is out of range.
     """
+    for call in ("schedule", "push", "pull"):
+        function(f"the program's {call}()", getattr(program, call, None))
     try:
         kind = np.dtype(dtype)
     except TypeError:

@@ -368,6 +368,13 @@ tell(errors=errors)
     assert third is None or third.kind == "TimeoutError", third  # rank 0 leaves meanwhile
 
 
+def test_folder_that_takes_no_files_is_no_lack_of_room(alone: None) -> None:
+    with pytest.raises(malt.ConfigError) as info:
+        malt.save("/proc/malt", {"w": np.zeros(3)})
+    assert "save where every rank may write" in str(info.value)
+    assert "room" not in str(info.value)
+
+
 def test_draft_that_is_removed_meanwhile_is_no_lack_of_room(
     alone: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -168,7 +168,7 @@ SUMS: dict[str, tuple[str, object, object]] = {
     "tensor": ("torch.tensor([200], dtype=torch.uint8)", [200.0], [400]),
     "bfloat16": ("torch.ones(1, dtype=torch.bfloat16)", "Tensor is no number.*float", "float"),
     "tensor with a gradient": ("torch.ones(1, requires_grad=True)", "detach", "detach"),
-    "masked": ("np.ma.masked_array([1.0], [True])", "the mask would be lost", "filled"),
+    "masked": ("np.ma.masked_array([1.0], [True])", "its mask would be lost", "filled"),
     "text": ("'x'", "str of dtype <U1 is no number", "give float"),
     "None": ("None", "NoneType of dtype object is no number", "give float"),
     "dates": ("np.array(['2020'], 'M8[D]')", r"dtype datetime64\[D\] is no number", "astype"),

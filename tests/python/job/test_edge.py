@@ -318,4 +318,4 @@ if rank != 1:
         os.kill(job.told(1)["pid"], signal.SIGKILL)
         error = job.told(2)["error"]
     assert error.ranks == (1,), error
-    assert error.says("edge 1 -> 2: rank 1 is dead, or has left")
+    assert error.says("edge 1 -> 2: rank 1 died or left")

@@ -51,6 +51,18 @@ def test_without_init_every_call_says_what_to_do(in_no_job: None) -> None:
             call()
 
 
+def test_a_number_in_place_of_a_function_is_named(alone: None) -> None:
+    with pytest.raises(malt.ConfigError, match="callback is 3; it must be a function"):
+        malt.jobs.on_change(3)  # type: ignore[arg-type]
+    with pytest.raises(malt.ConfigError, match=r"the program's schedule\(\) is None; it must be a"):
+        malt.optimize.schedule.run(3, length=1)  # type: ignore[arg-type]
+    with malt.Pool(1) as pool:
+        data = pool.share(np.zeros((2, 1)))
+        for call in (lambda: pool.run(3), lambda: pool.sum(3, 0, data)):  # type: ignore[arg-type]
+            with pytest.raises(malt.ConfigError, match=r"'s function is 3; it must be a function"):
+                call()
+
+
 def test_after_finalize_vectors_refuse_to_work_and_memory_stays(in_no_job: None) -> None:
     malt.init()
     v, own, s = malt.vector(np.ones(3)), malt.vector(3), malt.sparse_vector(5, capacity=2)

@@ -467,7 +467,7 @@ else:
     assert told[0]["loss"] == told[1]["loss"]
     for each in told:
         assert (each["error"].kind, each["error"].ranks) == ("PeerError", (2,))
-        assert each["error"].says("rank 2 is dead, or has left", "ranks=malt.alive()")
+        assert each["error"].says("rank 2 died or left", "ranks=malt.alive()")
 
 
 @pytest.mark.parametrize("wait", [0, 6])

@@ -56,6 +56,12 @@ def test_read_only_memory_is_refused(alone: None) -> None:
         malt.vector(np.frombuffer(b"12345678"))
 
 
+def test_a_masked_array_is_refused(alone: None) -> None:
+    for call in (malt.vector, malt.allreduce, lambda array: malt.vector([array])):
+        with pytest.raises(malt.ConfigError, match=r"its mask would be lost: fill it first"):
+            call(np.ma.masked_array([1.0, 2.0], mask=[False, True]))
+
+
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 3)])
 def test_an_empty_array_is_refused(alone: None, shape: tuple[int, ...]) -> None:
     with pytest.raises(malt.ConfigError) as info:

@@ -106,7 +106,7 @@ class Pipeline:
         every = {rank for stage in places for rank in stage}
         if dead := every - live:
             raise PeerError(
-                f"{_CALL}: {describe_ranks(dead)} is dead, or has left; divide the layers among "
+                f"{_CALL}: {describe_ranks(dead)} died or left; divide the layers among "
                 "the others: ranks=malt.alive()",
                 dead,
             )
@@ -396,7 +396,7 @@ class Pipeline:
             if (told := self._await_told(self._all_wires(), 0.01)) is not None:
                 return told
             if dead := self._ranks - set(jobs.alive()):
-                text = f"{describe_ranks(dead)} is dead, or has left the job"
+                text = f"{describe_ranks(dead)} died or left the job"
                 return Failure(PeerError, f"{_CALL}: {text}", tuple(sorted(dead)))
             if time.monotonic() > deadline:
                 text = f"{describe_ranks(error.ranks)} has left the pipeline"

@@ -56,7 +56,7 @@ class Replicas:
                 part.memory.data_ptr(), part.memory.numel(), True, self._timeout
             )
             if missing := set(self._members) - {self._group.rank, *others}:
-                raise PeerError(f"{describe_ranks(missing)} is dead, or has left", missing)
+                raise PeerError(f"{describe_ranks(missing)} died or left", missing)
             with torch.no_grad():
                 part.put_back()
 
