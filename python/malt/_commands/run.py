@@ -11,7 +11,7 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from malt._arguments import variable
 from malt._errors import ConfigError
@@ -57,23 +57,19 @@ that the ranks do not take the cores from one another.
 """
 
 _PYTHON_SUFFIXES = (".py", ".pyw", ".pyc", ".pyz")
-_WITH_VALUE = (
-    "--elastic",
-    "-n",
-    "--nnodes",
-    "--node-rank",
-    "--rendezvous",
-    "--key-file",
-    "--timeout",
-    "--grace",
-    "--trace",
-    "--report",
-    "--metrics",
-    "--tensorboard",
-)
 
 
 class _RunParser(argparse.ArgumentParser):
+    def __init__(self, **settings: Any) -> None:
+        self.with_value: set[str] = set()  # options, each of which takes the next word
+        super().__init__(**settings)
+
+    def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
+        action = super().add_argument(*names, **settings)
+        if action.nargs is None:
+            self.with_value.update(names)
+        return action
+
     def error(self, message: str) -> NoReturn:
         _fail(message)
 
@@ -120,7 +116,7 @@ def _limits(text: str) -> range:
     return limits
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> _RunParser:
     parser = _RunParser(
         prog="malt run",
         usage="malt run -n N [options] [--] script.py | -m module | executable [arguments]",
@@ -250,6 +246,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split into the launcher's options, and the program with its arguments, unparsed."""
+    with_value = _parser().with_value
     index = 0
     while index < len(arguments):
         word = arguments[index]
@@ -257,7 +254,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             return list(arguments[:index]), list(arguments[index + 1 :])
         if word == "-m" or not word.startswith("-") or word == "-":
             break
-        index += 2 if word in _WITH_VALUE else 1
+        index += 2 if word in with_value else 1
     return list(arguments[:index]), list(arguments[index:])
 
 

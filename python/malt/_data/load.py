@@ -128,7 +128,7 @@ def load_data(
         files.extend(find_files(url, format))
         return None, request(files, asked) | loading.read(files, split(files, rank, size))
 
-    if job is None or job.size == 1 or job.makes_due or job.is_rejoining:
+    if job is None or job.size == 1 or job.makes_due() or job.is_rejoining:
         reports = {rank: load()[1]}
         if size > 1:
             loading.check_alone()

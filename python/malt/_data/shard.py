@@ -196,7 +196,7 @@ class Shard:
         self._shows_bar = bar and rank == 0
         self._bar: Bar | None = None  # of the pass in progress
         chunks = -(-self._elements // self._chunk)
-        is_rejoining = job.makes_due
+        is_rejoining = job.makes_due()
         self._ledger = ledger.Ledger(
             rank, size, chunks, lockstep, job.restarts, is_rejoining=is_rejoining
         )
@@ -337,7 +337,7 @@ def _agree(
         }
 
     job = jobs.current()
-    if job.makes_due:
+    if job.makes_due():
         return check()[1]  # the other ranks compare it as the description of a vector
     _, reports = Together("malt.shard", None).step("comparing the data", check)
     check_alike("malt.shard", reports, "give all ranks the same data and options")

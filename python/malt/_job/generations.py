@@ -272,7 +272,6 @@ class Generations:
         self._vectors.keep_round(self.group, name)
         self.group.keep_round(name)
 
-    @property
     def makes_due(self) -> bool:
         """Whether the next vector is one that the others have. Collective, as making it is."""
         if self.group is None:
@@ -287,7 +286,7 @@ class Generations:
         is_of_loop: bool,
     ) -> Made | None:
         """Rejoin: make a vector that the others have; None when they have no more. Collective."""
-        if not self.makes_due:
+        if not self.makes_due():
             return None
         group = self.group
         assert group is not None

@@ -90,10 +90,9 @@ class Job:
         """The job's groups one after the other, or None where ranks cannot rejoin."""
         return None if isinstance(self._groups, Group) else self._groups
 
-    @property
     def makes_due(self) -> bool:
         """Whether this rank is rejoining and next makes a vector that the others have already."""
-        return self.generations is not None and self.generations.makes_due
+        return self.generations is not None and self.generations.makes_due()
 
     @property
     def restarts(self) -> list[int]:

@@ -230,7 +230,7 @@ def _limit(timeout: float | None) -> float:
 
 def _compare(name: str, array: npt.NDArray[Any]) -> None:
     """Check that all ranks share arrays of one kind. Collective, but not on a rejoining rank."""
-    if not jobs.current().makes_due:
+    if not jobs.current().makes_due():
         what = f"malt.ps.Shared, {name!r}"
         report = {"dtype": str(array.dtype), "shape": list(array.shape)}
         _, given = Together(what, None).step("the array", lambda: (None, report))

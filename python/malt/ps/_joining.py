@@ -65,7 +65,7 @@ def refused_by_all(job: Job, what: str, timeout: float) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if job.size > 1 and not job.makes_due:
+        if job.size > 1 and not job.makes_due():
             kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
             told = _REFUSED + f"{kind}{error}".encode()
             with contextlib.suppress(Error):

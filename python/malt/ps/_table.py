@@ -107,7 +107,7 @@ class Table(Spread):
     ) -> None:
         self._seat: Seat | None = None
         job = jobs.current()
-        job.makes_due  # noqa: B018  a rank that joins enters the job's group
+        job.makes_due()  # a rank that joins enters the job's group
         self.name = name if name is not None else f"table {job.tables + 1}"
         given = seconds(timeout)
         limit = job.settings.timeout if given is None else given

@@ -93,7 +93,7 @@ def _agreed(batch_size: int) -> int:
     def check() -> tuple[None, Report]:
         return None, {"batch_size": whole("batch_size", batch_size, 1)}
 
-    if jobs.current().makes_due:
+    if jobs.current().makes_due():
         check()
     else:
         check_alike(_CALL, Together(_CALL, None).step("the batch size", check)[1])

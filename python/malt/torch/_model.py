@@ -94,7 +94,7 @@ def check_alike(
     Raises:
         ConfigError: on every rank; it names the ranks that differ from the lowest.
     """
-    if jobs.current().makes_due:  # the other ranks made this check before this one rejoined
+    if jobs.current().makes_due():  # the other ranks made this check before this one rejoined
         return
 
     values = "parameters that are not trained" if exchanged else "parameters and buffers"

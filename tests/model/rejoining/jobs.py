@@ -314,7 +314,7 @@ class Job:
         self.world.park(self.world.now + late)
 
     def _make(self, name: str, is_fresh: bool) -> Any:
-        values = 0 if not is_fresh and jobs.current().makes_due else _TRAINED
+        values = 0 if not is_fresh and jobs.current().makes_due() else _TRAINED
 
         def build(group: Any, rejoins: bool) -> Any:
             made = groups.Vector(group=group, name=name, rejoins=rejoins, own_count=2)
