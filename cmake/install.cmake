@@ -6,7 +6,7 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/dstorm)
 install(TARGETS dstorm vol learn EXPORT dstorm-targets)
 install(TARGETS malt_witness DESTINATION ${CMAKE_INSTALL_LIBDIR}/dstorm)
 # The public headers, and nothing that only the library includes: those of src/dstorm itself (not of
-# its folders), and what vol.hpp and learn.hpp include (tests/python/project/test_include_order.py).
+# its folders), and what vol.hpp and learn.hpp include (tests/python/project/test_layers.py).
 file(GLOB dstorm_headers CONFIGURE_DEPENDS src/dstorm/*.hpp)
 install(FILES ${dstorm_headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/dstorm)
 foreach(name codec dense dtype fold screen sparse vol)

@@ -1,12 +1,17 @@
-"""The folders of src/ include one another in one direction, and public headers only public ones."""
+"""The folders of src/ include one another in one direction, and public headers only public ones.
+
+python tests/python/project/test_layers.py      writes the layers into CONTRIBUTING.md
+"""
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "src"
+GUIDE = ROOT / "CONTRIBUTING.md"
 
 # A folder may include those of a lower floor, and the public headers of src/dstorm.
 FLOORS = {
@@ -30,6 +35,28 @@ FLOORS = {
     "vol/ps": 11,
     "learn": 11,
 }
+
+
+def guide() -> str:
+    """CONTRIBUTING.md with the layers that are checked."""
+    floors = [
+        [f"src/{name}/" for name in names]
+        for _, names in itertools.groupby(sorted(FLOORS, key=FLOORS.__getitem__), FLOORS.get)
+    ]
+    settings = (ROOT / "pyproject.toml").read_text()
+    (contract,) = re.findall(r'^layers = \[\n((?:  "[\w |]+",\n)+)\]', settings, flags=re.MULTILINE)
+    layers = [re.findall(r"\w+", line) for line in reversed(contract.splitlines())]
+    text = ""
+    for title, lists in (("`src/`", floors), ("`python/malt/`", layers)):
+        text += f"\n{title}, the lowest first:\n\n"
+        text += "".join(f"- {', '.join(f'`{name}`' for name in names)}\n" for names in lists)
+    begin, end = "<!-- layers -->\n", "<!-- end of layers -->"
+    before, _, rest = GUIDE.read_text().partition(begin)
+    return before + begin + text + "\n" + end + rest.partition(end)[2]
+
+
+def test_the_layers_of_the_guide_are_those_that_are_checked() -> None:
+    assert GUIDE.read_text() == guide(), "run this file as a program"
 
 
 def included(file: Path) -> list[Path]:
@@ -78,3 +105,7 @@ def test_public_headers_are_those_installed() -> None:
     for names, part in re.findall(r"foreach\(name ([a-z_\s]+)\)\s+install\(FILES src/(\w+)/", text):
         installed |= {SOURCE / part / f"{name}.hpp" for name in names.split()}
     assert public_headers() == installed
+
+
+if __name__ == "__main__":
+    GUIDE.write_text(guide())
