@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from malt._partition import Partition
 from malt._pool import forked, starting
 from malt._training.estimator import Estimator
 from malt._training.progress import Progress
-from malt._training.steps import history_of
+from malt._training.steps import Step, history_of
 
 
 class MatrixFactorization(Estimator):
@@ -277,13 +277,14 @@ class MatrixFactorization(Estimator):
                 return training.train(model, part, settings, epochs, run)
 
             if ranks == 1:
-                trained = [train(part, 0)]
+                trained = train(part, 0)
+                histories = [trained.history]
             else:
-                trained = _train_forked(ranks, lambda n: train(share(n), n), model, progress)
-        self._show(trained[0].model)
-        self.history_ = history_of([one.history for one in trained])
+                trained, histories = _train_forked(ranks, lambda n: train(share(n), n), progress)
+        self._show(trained.model)
+        self.history_ = history_of(histories)
         before = getattr(self, "loss_curve_", [])[: epochs.start]
-        self.loss_curve_: list[float] = [*before, *trained[0].losses]
+        self.loss_curve_: list[float] = [*before, *trained.losses]
         self.n_iter_ = len(self.loss_curve_)
 
     def _show(self, model: training.FactorModel) -> None:
@@ -300,21 +301,16 @@ class MatrixFactorization(Estimator):
 def _train_forked(
     ranks: int,
     train: Callable[[int], training.TrainedFactors],
-    model: training.FactorModel,
     progress: Progress,
-) -> list[training.TrainedFactors]:
-    """Train by ranks forked here, which read the ratings in place."""
-    learnt = [forked.shared(array) for array in model[:4]]
+) -> tuple[training.TrainedFactors, list[list[Step]]]:
+    """Train by ranks forked here, which read the ratings in place; return each one's history."""
 
-    def work() -> Mapping[str, Any]:
+    def work() -> tuple[training.TrainedFactors | None, list[Step]]:
         rank = jobs.rank()
         trained = train(rank)
-        if rank == 0:
-            for result, mine in zip(learnt, trained.model[:4], strict=True):
-                result[:] = mine
-        return {"losses": trained.losses, "history": trained.history}
+        return (trained if rank == 0 else None), trained.history
 
-    reports = forked.run(ranks, work, progress.show)
-    users, items, user_biases, item_biases = (array.copy() for array in learnt)
-    model = training.FactorModel(users, items, user_biases, item_biases, model.mean)
-    return [training.TrainedFactors(model, **report) for report in reports]
+    found = forked.run(ranks, work, progress.show)
+    trained = found[0][0]
+    assert trained is not None
+    return trained, [history for _, history in found]

@@ -141,7 +141,7 @@ class ExactModel(LinearInput):
             return solved
 
         try:
-            self._finish(self._on_ranks(ranks, solve, outputs), X)
+            self._finish(self._on_ranks(ranks, solve), X)
         except ConfigError:
             self._insist_on_finite(X)
             raise
@@ -165,7 +165,7 @@ class ExactModel(LinearInput):
             stopping = self._stopping()
             return [softmax.solve(rows, classes, stopping, start, watch, intercept=intercept)]
 
-        self._finish(self._on_ranks(ranks, solve, outputs), X)
+        self._finish(self._on_ranks(ranks, solve), X)
 
     def _solve_streamed(
         self,
@@ -190,7 +190,7 @@ class ExactModel(LinearInput):
                 )
             ]
 
-        self._finish(self._on_ranks(len(sources), solve, outputs), None)
+        self._finish(self._on_ranks(len(sources), solve), None)
 
     def _start_of(self, outputs: int) -> Array:
         """Return the weights to start from: (features + 1, outputs)."""
@@ -233,38 +233,19 @@ class ExactModel(LinearInput):
         self,
         ranks: int,
         solve: Callable[[int], list[Solution | None]],
-        outputs: int,
     ) -> list[Solution]:
         """Solve here, or on ranks forked here; return each problem's solution."""
         if ranks == 1:
             return [one for one in solve(0) if one is not None]
-        weights = forked.shared_zeros((self.n_features_in_ + 1, outputs), np.float64)
 
-        def work() -> dict[str, Any]:
+        def work() -> list[Solution | None]:
             rank = jobs.rank()
-            report: dict[str, Any] = {}
-            found = solve(rank)
-            width = outputs // len(found)
-            for k, one in enumerate(found):
-                if one is None or (rank != 0 and not _is_mine_alone(found)):
-                    continue
-                weights[:, k * width : (k + 1) * width] = one.weights
-                looks = [list(look) for look in one.looks]
-                report[str(k)] = [looks, one.has_converged, one.weights.dtype.name]
-            return report
+            found = [one if one is None else one._replace(alphas=None) for one in solve(rank)]
+            is_mine_alone = None in found  # each rank has solved problems of its own
+            return found if rank == 0 or is_mine_alone else [None] * len(found)
 
-        reports = forked.run(ranks, work)
-        found = {int(k): one for report in reports for k, one in report.items()}
-        width = outputs // len(found)
-        return [
-            Solution(
-                weights[:, k * width : (k + 1) * width].astype(dtype),
-                None,
-                [Look(*look) for look in looks],
-                has_converged,
-            )
-            for k, (looks, has_converged, dtype) in sorted(found.items())
-        ]
+        by_rank = forked.run(ranks, work)
+        return [next(one for one in each if one is not None) for each in zip(*by_rank, strict=True)]
 
     def _watch(self, output: int, outputs: int) -> Callable[[Look], object]:
         company = joining.company()
@@ -317,8 +298,3 @@ class ExactModel(LinearInput):
                 ConvergenceWarning,
                 stacklevel=5,
             )
-
-
-def _is_mine_alone(found: list[Solution | None]) -> bool:
-    """Whether each rank has solved problems of its own."""
-    return any(one is None for one in found)

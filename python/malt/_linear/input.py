@@ -169,8 +169,7 @@ class LinearInput(Estimator):
             joining.company()  # joins the job that this process was started for
             surveys = [chunks.survey(call, labels=labels)]
         else:
-            reports = forked.run(self.ranks, lambda: chunks.survey(call, labels=labels)._asdict())
-            surveys = [Survey(**report) for report in reports]
+            surveys = forked.run(self.ranks, lambda: chunks.survey(call, labels=labels))
         if not surveys[0].has_targets:
             raise ConfigError(
                 "malt.data.Chunks have no targets: label= names the column that is one"

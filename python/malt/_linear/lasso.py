@@ -20,6 +20,7 @@ from sklearn.utils.validation import _check_sample_weight, validate_data
 from malt._arguments import choose, number, whole
 from malt._data.chunks import Chunks
 from malt._errors import ConfigError
+from malt._job import job as jobs
 from malt._job import joining
 from malt._linear import descent
 from malt._linear.given import Given
@@ -126,7 +127,7 @@ class _Descended(RegressorMixin, LinearInput):
 
         try:
             found = [
-                solve(target) if ranks == 1 else _on_ranks(ranks, X, partial(solve, target))
+                solve(target) if ranks == 1 else _on_ranks(ranks, partial(solve, target))
                 for target in range(targets.shape[1])
             ]
         except ConfigError:
@@ -315,27 +316,16 @@ def _weighted(given: Given) -> tuple[Any, Array, Array | None]:
     return X, targets * roots[:, np.newaxis], roots
 
 
-def _on_ranks(ranks: int, X: Any, solve: Callable[[], descent.Descended]) -> descent.Descended:
+def _on_ranks(ranks: int, solve: Callable[[], descent.Descended]) -> descent.Descended:
     """Solve on ranks forked here."""
-    weights = forked.shared_zeros((X.shape[1],), X.dtype)
 
-    def work() -> dict[str, Any]:
+    def work() -> descent.Descended | None:
         found = solve()
-        company = joining.company()
-        if company is not None and company.rank == 0:
-            weights[:] = found.weights
-        return {
-            "intercept": found.intercept,
-            "looks": [list(look) for look in found.looks],
-            "has_converged": found.has_converged,
-            "updates": found.updates,
-        }
+        return found if jobs.rank() == 0 else None
 
-    report = forked.run(ranks, work)[0]
-    looks = [Look(*look) for look in report["looks"]]
-    return descent.Descended(
-        np.array(weights), report["intercept"], looks, report["has_converged"], report["updates"]
-    )
+    found = forked.run(ranks, work)[0]
+    assert found is not None
+    return found
 
 
 class Lasso(_Descended):

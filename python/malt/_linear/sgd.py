@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -231,21 +231,17 @@ class SGDModel(SparseCoefMixin, LinearInput):
 
     def _train_forked(self, train: _Part, ranks: int, progress: Progress) -> list[Trained]:
         """Train by ranks forked here, which read X in place."""
-        shared = self._arrays.map(forked.shared)
 
-        def work() -> Mapping[str, Any]:
+        def work() -> tuple[Trained, Arrays | None]:
             rank = jobs.rank()
-            own = shared.map(np.array)
-            trained = train(own, rank)
-            if rank == 0:
-                for result, mine in zip(shared, own, strict=True):
-                    if result is not None:
-                        result[:] = mine
-            return trained._asdict()
+            trained = train(self._arrays, rank)
+            return trained, self._arrays if rank == 0 else None
 
-        reports = forked.run(ranks, work, progress.show)
-        self._arrays = shared.map(np.array)
-        return [Trained(**report) for report in reports]
+        found = forked.run(ranks, work, progress.show)
+        arrays = found[0][1]
+        assert arrays is not None
+        self._arrays = arrays
+        return [trained for trained, _ in found]
 
     def _show(self, arrays: Arrays) -> None:
         """Set coef_ and intercept_, in scikit-learn's shapes."""

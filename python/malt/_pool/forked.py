@@ -12,9 +12,9 @@ import selectors
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,14 +28,7 @@ from malt._rendezvous.exit_code import describe_end
 
 _LOOK_SECONDS = 0.1
 
-Report = Mapping[str, Any]
-
-
-def shared(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Copy an array to memory in which forked ranks can write for this process to read."""
-    copy = shared_zeros(array.shape, array.dtype)
-    copy[:] = array
-    return copy
+Result = TypeVar("Result")
 
 
 def shared_zeros(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -46,7 +39,7 @@ def shared_zeros(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[An
 
 
 class _Answer(NamedTuple):
-    report: Report
+    result: Any
     failure: tuple[bytes | None, str, str, str] | None = None
 
 
@@ -56,18 +49,18 @@ class _Rank:
     process: int
     end: int  # a pidfd: readable once the process has ended, and never another one's
     channel: socket.socket  # to the rank: where the ranks meet; from it: its answer
-    answer: bytes = b""
-    report: Report = field(default_factory=dict)  # in the answer, once it has ended
+    answer: bytearray = field(default_factory=bytearray)
+    result: Any = None  # in the answer, once it has ended
     has_ended: bool = False
 
 
 def run(
-    ranks: int, work: Callable[[], Report], watch: Callable[[], object] = lambda: None
-) -> list[Report]:
-    """Run `work` in `ranks` processes, which are the ranks of a job; return their reports.
+    ranks: int, work: Callable[[], Result], watch: Callable[[], object] = lambda: None
+) -> list[Result]:
+    """Run `work` in `ranks` processes, which are the ranks of a job; return its results, by rank.
 
-    The processes share this process's memory as it is now, but writes to it stay their own. Results
-    come back in memory mapped as shared, or in the report, which must be picklable.
+    The processes share this process's memory as it is now, but writes to it stay their own. The
+    results come back pickled.
     While they work, this process calls `watch` ten times a second. If a rank fails, the others are
     ended. So is a rank that stays stopped (SIGSTOP) when another one has ended.
 
@@ -96,7 +89,7 @@ def run(
             with contextlib.suppress(OSError):  # it has ended, which is heard below
                 one.channel.sendall(json.dumps(rendezvous.environ(one.rank)).encode() + b"\n")
         _await(crew, watch, stopped)
-        return [one.report for one in crew]
+        return [one.result for one in crew]
 
 
 @contextlib.contextmanager
@@ -117,13 +110,13 @@ def _interrupts_held() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
-def _fork(rank: int, work: Callable[[], Report]) -> _Rank:
+def _fork(rank: int, work: Callable[[], Any]) -> _Rank:
     ours, theirs = socket.socketpair()
 
     def become() -> int:
         ours.close()
         answer = _answer(theirs, work)
-        theirs.sendall(pickle.dumps(answer))
+        theirs.sendall(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
         return 0 if answer.failure is None else 1
 
     process = starting.fork(become)
@@ -132,14 +125,14 @@ def _fork(rank: int, work: Callable[[], Report]) -> _Rank:
     return _Rank(rank, process, os.pidfd_open(process), ours)
 
 
-def _answer(channel: socket.socket, work: Callable[[], Report]) -> _Answer:
+def _answer(channel: socket.socket, work: Callable[[], Any]) -> _Answer:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and ends its ranks
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for name in starting.LAUNCH:
         os.environ.pop(name, None)
 
-    def program() -> Report:
+    def program() -> Any:
         joining.init()
         return work()
 
@@ -148,7 +141,7 @@ def _answer(channel: socket.socket, work: Callable[[], Report]) -> _Answer:
             variables = json.loads(told.readline())
         return _Answer(starting.run_program(variables, program))
     except BaseException as error:  # the parent raises it
-        return _Answer({}, failures.describe_with_pickle(error))
+        return _Answer(None, failures.describe_with_pickle(error))
 
 
 def _await(crew: list[_Rank], watch: Callable[[], object], stopped: Stopped) -> None:
@@ -170,7 +163,7 @@ def _await(crew: list[_Rank], watch: Callable[[], object], stopped: Stopped) -> 
                     with contextlib.suppress(KeyError):
                         selector.unregister(source)
                 one.has_ended = True
-                one.report = _report_of(one, _reap(one))
+                one.result = _result_of(one, _reap(one))
             if any(one.has_ended for one in crew):
                 _check_stopped(crew, stopped)
             watch()
@@ -195,8 +188,8 @@ def _reap(one: _Rank) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def _report_of(one: _Rank, code: int) -> Report:
-    """Return what a rank that has ended reports, or raise why it failed."""
+def _result_of(one: _Rank, code: int) -> Any:
+    """Return the result of a rank that has ended, or raise why it failed."""
     try:
         answer = pickle.loads(one.answer)
     except (EOFError, pickle.UnpicklingError):  # in the middle of its answer, or before
@@ -211,8 +204,7 @@ def _report_of(one: _Rank, code: int) -> Report:
             raise error
         _, kind, text, _ = answer.failure
         raise _errors.Error(f"rank {one.rank}: {kind}: {text}") from error.__cause__
-    report: Report = answer.report
-    return report
+    return answer.result
 
 
 def _check_stopped(crew: list[_Rank], stopped: Stopped) -> None:

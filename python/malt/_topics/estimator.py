@@ -373,15 +373,13 @@ def _train(
     if len(parts) == 1:
         with sources.open(documents) as source:
             return counts, train(counts, priors, source, plan)
-    learnt = forked.shared(counts)
 
-    def work() -> Report:
+    def work() -> tuple[Counts, Trained] | None:
         rank = jobs.rank()
         with sources.open(parts[rank]) as source:
-            found = train(counts, priors, source, plan)
-        if rank == 0:
-            learnt[:] = counts
-        return {"alpha": found.priors.alpha.tolist(), "beta": found.priors.beta}
+            trained = train(counts, priors, source, plan)
+        return (counts, trained) if rank == 0 else None
 
-    report = forked.run(len(parts), work)[0]
-    return learnt.copy(), Trained(Priors(np.array(report["alpha"]), report["beta"]), [0])
+    found = forked.run(len(parts), work)[0]
+    assert found is not None
+    return found
