@@ -66,9 +66,9 @@ def trainings():
     """By name, what is called with this rank's rows."""
     options = {"max_iter": PASSES, "tol": None, "random_state": 0}
     made = {
-        "malt.learn.wrap": malt.learn.wrap(SGDClassifier(random_state=0), epochs=PASSES),
+        "malt.learn.wrap": malt.learn.wrap(SGDClassifier(random_state=0), passes=PASSES),
         "malt.learn.wrap, every=1000": malt.learn.wrap(
-            SGDClassifier(random_state=0), every=1000, epochs=PASSES
+            SGDClassifier(random_state=0), every=1000, passes=PASSES
         ),
         "malt.learn.SGDClassifier": malt.learn.SGDClassifier(**options),
     }

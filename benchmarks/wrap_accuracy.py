@@ -43,7 +43,7 @@ def work(seeds):
             for seed in range(seeds):
                 order = np.random.default_rng(seed).permutation(len(x))
                 train, test = order[450:], order[:450]
-                model = malt.learn.wrap(make(seed), every=every, epochs=PASSES)
+                model = malt.learn.wrap(make(seed), every=every, passes=PASSES)
                 model.fit(malt.shard(x[train]), malt.shard(y[train]))
                 if name.endswith("index"):
                     score = adjusted_rand_score(y, model.predict(x))

@@ -54,7 +54,7 @@ def main() -> None:
         sys.exit(str(error))
 
     malt.init()
-    model = malt.learn.wrap(estimator, every=knobs.every, epochs=knobs.epochs, sync=knobs.sync)
+    model = malt.learn.wrap(estimator, every=knobs.every, passes=knobs.epochs, sync=knobs.sync)
     x, y = malt.shard(data.x_train), malt.shard(data.y_train)
     malt.barrier()
     start = time.perf_counter()

@@ -60,7 +60,7 @@ struct FactorStep {
 // about as many ratings as any other band. A round trains one block from each band of users and
 // each band of items, so that threads share no row (Gemulla et al., "Large-scale matrix
 // factorization with distributed stochastic gradient descent", KDD 2011); `bands` rounds are an
-// epoch. Threads take blocks as they become free (FPSGD: Zhuang et al., RecSys 2013). Within a
+// pass. Threads take blocks as they become free (FPSGD: Zhuang et al., RecSys 2013). Within a
 // block users come in tiles that fit the first-level cache, and the ratings of a tile in random
 // order.
 class RatingBlocks {
@@ -82,7 +82,7 @@ class RatingBlocks {
   // dstorm::ConfigError unless first >= 0 and rounds >= 1.
   std::int64_t count(std::int64_t first, std::int64_t rounds) const;
 
-  // Trains rounds [first, first + rounds), counted since the first epoch. Training in pieces gives
+  // Trains rounds [first, first + rounds), counted since the first pass. Training in pieces gives
   // the same bits as in one piece, with any number of threads. Returns the sum over the ratings
   // trained (including drawn ones) of confidence * error^2, each before its step; the sum is not
   // finite if the steps are too large. Elements of a row that are zero in all rows stay zero. No

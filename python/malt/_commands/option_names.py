@@ -7,11 +7,11 @@ import re
 # By parameter of malt.load_data() and the estimators: the option of `malt train` and `predict`.
 _OPTIONS = {
     "max_iter": "--passes",
-    "n_epochs": "--passes",
+    "passes": "--passes",
     "n_factors": "--factors",
-    "learning_rate": "--rate",
+    "learning_rate": "--lr",
     "random_state": "--seed",
-    "eta0": "the ETA0 of --rate",
+    "eta0": "the ETA0 of --lr",
     "chunk_rows": "--chunk-rows",
     **{
         name: f"--{name}"

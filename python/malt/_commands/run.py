@@ -26,7 +26,7 @@ _DESCRIPTION = """\
 Start N ranks of a program on this host and stay with them to the end. The program is a Python
 script (run by this Python), a module (-m) or any executable; what follows it is left untouched:
 
-  malt run -n 4 train.py --rate 0.1
+  malt run -n 4 train.py --lr 0.1
   malt run -n 4 -m package.train
   malt run -n 4 -- ./train --threads 1
 

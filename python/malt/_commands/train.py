@@ -50,7 +50,7 @@ The exit code is 0, or 2 after an error.
 _PROBLEMS = ("svm", "logistic", "regression", "mf")
 # Options that have no meaning for mf, and one that has none for the other problems.
 _NOT_OF_MF = (
-    *("exchange", "alpha", "penalty", "tol", "average", "rate"),
+    *("exchange", "alpha", "penalty", "tol", "average", "lr"),
     *DATA_OPTIONS,
 )
 _OF_MF = ("factors",)
@@ -105,8 +105,8 @@ def _parser() -> _TrainParser:
     model.add_argument("--tol", type=float, default=1e-3, help="the least gain: %(default)s")
     model.add_argument("--average", action="store_true", help="average the weights over the steps")
     model.add_argument(
-        "--rate",
-        metavar="RATE[:ETA0]",
+        "--lr",
+        metavar="LR[:ETA0]",
         help="optimal, constant:E, invscaling:E or adagrad:E; else the estimator's own",
     )  # fmt: skip
     model.add_argument("--seed", type=int, default=0, help="of the order of the examples")
@@ -141,25 +141,25 @@ def _estimator(parsed: argparse.Namespace) -> Any:
         "every": parsed.every,
         "exchange": parsed.exchange,
     }
-    if parsed.rate is not None:
-        settings |= _rate(parsed.rate)
+    if parsed.lr is not None:
+        settings |= _learning_rate(parsed.lr)
     if parsed.problem == "regression":
         return SGDRegressor(**settings)
     return SGDClassifier("hinge" if parsed.problem == "svm" else "log_loss", **settings)
 
 
-def _rate(given: str) -> dict[str, Any]:
-    """Return the settings that --rate stands for."""
+def _learning_rate(given: str) -> dict[str, Any]:
+    """Return the settings that --lr stands for."""
     name, colon, eta0 = given.partition(":")
     if not colon:
         return {"learning_rate": name}
     if name == "optimal":
-        raise ConfigError(f"--rate is {given!r}; optimal follows from --alpha, and takes no number")
+        raise ConfigError(f"--lr is {given!r}; optimal follows from --alpha, and takes no number")
     try:
         return {"learning_rate": name, "eta0": float(eta0)}
     except ValueError:
         raise ConfigError(
-            f"--rate is {given!r}; behind the colon is a number, as in {name}:0.01"
+            f"--lr is {given!r}; behind the colon is a number, as in {name}:0.01"
         ) from None
 
 

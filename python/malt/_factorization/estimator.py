@@ -43,8 +43,8 @@ class MatrixFactorization(Estimator):
 
     Args:
         n_factors: the rank of the factorisation. Multiples of 16 waste no memory.
-        n_epochs: passes of fit() over the ratings.
-        lr: the learning rate; in epoch t, from 0, it is lr / (1 + decay * t).
+        passes: passes of fit() over the ratings.
+        lr: the learning rate; in pass t, from 0, it is lr / (1 + decay * t).
         reg: strength of the L2 penalty, biases included.
         decay: of the learning rate; 0 keeps it constant.
         biased: whether there are biases, and a mean if the ratings are not implicit.
@@ -55,7 +55,7 @@ class MatrixFactorization(Estimator):
             sparse matrix's shape).
         threads: of this rank. Any number up to 4 gives the same bits.
         every: ratings that a rank trains on from one exchange with the others to the next, rounded
-            to eighths of an epoch and at most one; None: an epoch.
+            to eighths of a pass and at most one; None: a pass.
         ranks: processes that fit() and partial_fit() start and end, which share the ratings; None:
             one. In a job of several ranks leave it out: each gives its own ratings.
         graph: which ranks send to which; None: malt.ALL.
@@ -74,10 +74,10 @@ class MatrixFactorization(Estimator):
         user_biases_: float32, one for each user; empty if not biased.
         item_biases_: float32, one for each item; empty if not biased.
         mean_: of all ranks' ratings; 0 if implicit or not biased.
-        loss_curve_: for each epoch the root of the mean squared error over its ratings, each
+        loss_curve_: for each pass the root of the mean squared error over its ratings, each
             measured before its step (implicit: weighted, drawn pairs included); with sync="async"
             over one rank's own ratings (here rank 0's).
-        n_iter_: epochs trained so far.
+        n_iter_: passes trained so far.
         history_: what each rank trained here did in the last call, as in
             malt.learn.SGDClassifier; the loss is the root of the mean squared error between two
             exchanges.
@@ -86,7 +86,7 @@ class MatrixFactorization(Estimator):
     def __init__(
         self,
         n_factors: int = 32,
-        n_epochs: int = 20,
+        passes: int = 20,
         *,
         lr: float = 0.02,
         reg: float = 0.08,
@@ -106,7 +106,7 @@ class MatrixFactorization(Estimator):
         random_state: Any = None,
     ) -> None:
         self.n_factors = n_factors
-        self.n_epochs = n_epochs
+        self.passes = passes
         self.lr = lr
         self.reg = reg
         self.decay = decay
@@ -140,11 +140,11 @@ class MatrixFactorization(Estimator):
         """
         settings = self._settings()
         part = self._agree("fit", X, y, settings)
-        self._train(part.empty_model(settings), part, settings, range(self.n_epochs))
+        self._train(part.empty_model(settings), part, settings, range(self.passes))
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> MatrixFactorization:
-        """Train one epoch on these ratings. Collective in a job.
+        """Train one pass on these ratings. Collective in a job.
 
         Args:
             X: as for fit(). The model has the shape, and the mean, of the first call.
@@ -261,7 +261,7 @@ class MatrixFactorization(Estimator):
         model: training.FactorModel,
         part: training.RatingsPart,
         settings: FactorizationSettings,
-        epochs: range,
+        passes: range,
     ) -> None:
         averaging = Averaging(self.graph, self.sync)
         ranks = self.ranks or 1
@@ -269,12 +269,12 @@ class MatrixFactorization(Estimator):
             ranks = min(ranks, len(np.unique(part.ratings.users)))
         if ranks > 1:
             part, share = part.divided(ranks)
-        with Progress(self.verbose, ranks, part.longest * len(epochs)) as progress:
+        with Progress(self.verbose, ranks, part.longest * len(passes)) as progress:
 
             def train(part: training.RatingsPart, rank: int) -> training.TrainedFactors:
                 watch = progress.of(rank)
                 run = training.Run(averaging, self.threads, watch, self._is_asked_to_stop)
-                return training.train(model, part, settings, epochs, run)
+                return training.train(model, part, settings, passes, run)
 
             if ranks == 1:
                 trained = train(part, 0)
@@ -283,7 +283,7 @@ class MatrixFactorization(Estimator):
                 trained, histories = _train_forked(ranks, lambda n: train(share(n), n), progress)
         self._show(trained.model)
         self.history_ = history_of(histories)
-        before = getattr(self, "loss_curve_", [])[: epochs.start]
+        before = getattr(self, "loss_curve_", [])[: passes.start]
         self.loss_curve_: list[float] = [*before, *trained.losses]
         self.n_iter_ = len(self.loss_curve_)
 

@@ -15,7 +15,7 @@ class FactorizationSettings(NamedTuple):
     """The parameters of MatrixFactorization that must be the same on all ranks."""
 
     n_factors: int
-    n_epochs: int
+    passes: int
     lr: float
     reg: float
     decay: float
@@ -27,7 +27,7 @@ class FactorizationSettings(NamedTuple):
 
     def check(self) -> None:
         """Raise ConfigError for values that are not allowed."""
-        for name in ("n_factors", "n_epochs"):
+        for name in ("n_factors", "passes"):
             whole(name, getattr(self, name), 1)
         whole("negatives", self.negatives, 0)
         if self.every is not None:

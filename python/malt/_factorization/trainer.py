@@ -187,34 +187,34 @@ class Run(NamedTuple):
     averaging: Averaging
     threads: int
     watch: Callable[[Step], object]
-    is_asked: Callable[[], bool]  # whether to end after this epoch, on any rank
+    is_asked: Callable[[], bool]  # whether to end after this pass, on any rank
 
 
 class TrainedFactors(NamedTuple):
     """The result of a training."""
 
     model: FactorModel
-    losses: list[float]  # by epoch, the root of the mean squared error, each before its step
+    losses: list[float]  # by pass, the root of the mean squared error, each before its step
     history: list[Step]
 
 
 def train(
-    model: FactorModel, part: RatingsPart, settings: FactorizationSettings, epochs: range, run: Run
+    model: FactorModel, part: RatingsPart, settings: FactorizationSettings, passes: range, run: Run
 ) -> TrainedFactors:
-    """Train these epochs, counted since the model's first epoch. Collective in a job.
+    """Train these passes, counted since the model's first pass. Collective in a job.
 
     Raises:
         ConfigError: an error became infinite.
     """
     losses: list[float] = []
     with contextlib.ExitStack() as stack:
-        rank = _RankTrainer(stack, model, part, settings, epochs.start, run)
-        for epoch in epochs:
-            squares, count, is_asked = rank.train_epoch(epoch)
+        rank = _RankTrainer(stack, model, part, settings, passes.start, run)
+        for number in passes:
+            squares, count, is_asked = rank.train_pass(number)
             losses.append(math.sqrt(squares / count))
             if not math.isfinite(losses[-1]):
                 raise ConfigError(
-                    f"the factors grew without bound in epoch {epoch}: lr={settings.lr} is too "
+                    f"the factors grew without bound in pass {number}: lr={settings.lr} is too "
                     "large for these ratings; lower it, or scale the ratings down"
                 )
             if is_asked:
@@ -231,7 +231,7 @@ class _RankTrainer:
         model: FactorModel,
         part: RatingsPart,
         settings: FactorizationSettings,
-        first_epoch: int,
+        first_pass: int,
         run: Run,
     ) -> None:
         """Prepare the training. Collective in a job."""
@@ -253,7 +253,7 @@ class _RankTrainer:
         users, items = _weights(part, settings)
         if joining.company() is None:
             self._factors = _at(aligned_zeros(elements), model, part, settings)
-            self._factors.wake((users > 0, items > 0), _DEVIATION, [part.seed, first_epoch])
+            self._factors.wake((users > 0, items > 0), _DEVIATION, [part.seed, first_pass])
             return
         vector = vector_of(averaging, elements, sum(part.shape))
         stack.enter_context(contextlib.closing(vector))
@@ -262,36 +262,36 @@ class _RankTrainer:
         h = settings.lr * (_CURVATURE + settings.reg) * self._rounds / part.bands
         evidence = Evidence(h * users, h * items)
         self._factors = _at(vector.array[:elements], model, part, settings)
-        self._factors.wake(evidence.seen, _DEVIATION, [part.seed, first_epoch])
+        self._factors.wake(evidence.seen, _DEVIATION, [part.seed, first_pass])
         self._exchange = exchange_of(
             averaging, self._factors, vector, evidence, is_placed=part.partition is not None
         )
         if isinstance(self._exchange, SharedRowsExchange):
             stack.enter_context(contextlib.closing(self._exchange))
 
-    def train_epoch(self, epoch: int) -> tuple[float, float, float]:
+    def train_pass(self, number: int) -> tuple[float, float, float]:
         """Train; return the sum of squared errors, their number, and whether to end.
 
         These are of all ranks together; an asynchronous rank returns its own.
         """
         squares = 0.0
         for start in range(0, self._part.bands, self._rounds):
-            squares += self._train_piece(epoch, start)
+            squares += self._train_piece(number, start)
         count = len(self._blocks) * (1 + self._drawn)
         mine = np.array([squares, count, self._run.is_asked()])
         squares, count, is_asked = mine if self._of_all is None else summed(self._of_all, mine)
         return squares, count, is_asked
 
-    def _train_piece(self, epoch: int, start: int) -> float:
-        """Train rounds of an epoch from `start` up to the next exchange; return squared errors."""
+    def _train_piece(self, number: int, start: int) -> float:
+        """Train rounds of a pass from `start` up to the next exchange; return squared errors."""
         part, settings = self._part, self._settings
-        first = epoch * part.bands + start
+        first = number * part.bands + start
         rounds = min(self._rounds, part.bands - start)
         began = time.time()
         squares = self._factors.train(
             self._blocks,
             mean=part.mean,
-            lr=settings.lr / (1 + settings.decay * epoch),
+            lr=settings.lr / (1 + settings.decay * number),
             reg=settings.reg,
             implicit=(settings.alpha, settings.negatives) if settings.implicit else None,
             first=first,
@@ -329,7 +329,7 @@ def _at(
 
 
 def _weights(part: RatingsPart, settings: FactorizationSettings) -> tuple[Sums, Sums]:
-    """Return by user and by item the confidences of its ratings in an epoch, with drawn pairs."""
+    """Return by user and by item the confidences of its ratings in a pass, with drawn pairs."""
     of_rating, drawn = None, 0
     if settings.implicit:
         of_rating, drawn = 1 + settings.alpha * part.ratings.values, settings.negatives

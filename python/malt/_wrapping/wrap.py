@@ -48,7 +48,7 @@ def wrap(
     estimator: Any,
     *,
     every: int | None = None,
-    epochs: int = 5,
+    passes: int = 5,
     graph: Graph | None = None,
     sync: str = "bsp",
 ) -> DataParallelEstimator:
@@ -73,7 +73,7 @@ def wrap(
         estimator: with partial_fit(); it is cloned and stays as it is, as in every meta-estimator.
         every: rows that a rank trains on from one exchange to the next. None: half its shard in
             fit(), but at least 1000; and 1000 in partial_fit().
-        epochs: passes that fit() makes over the shard, in another order each.
+        passes: passes that fit() makes over the shard, in another order each.
         graph: which ranks send to which; None: every rank to every rank.
         sync: "bsp" (an exchange waits for the other ranks' exchange of the same number), "ssp:K"
             (for the one K before it) or "async" (for none).
@@ -86,7 +86,7 @@ def wrap(
         ConfigError: the estimator has no partial_fit(), or one whose mean is meaningless; or an
             argument is wrong.
     """
-    made = DataParallelEstimator(estimator, every=every, epochs=epochs, graph=graph, sync=sync)
+    made = DataParallelEstimator(estimator, every=every, passes=passes, graph=graph, sync=sync)
     made._check_parameters()
     return made
 
@@ -124,20 +124,20 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
         estimator: Any,
         *,
         every: int | None = None,
-        epochs: int = 5,
+        passes: int = 5,
         graph: Graph | None = None,
         sync: str = "bsp",
     ) -> None:
         self.estimator = estimator
         self.every = every
-        self.epochs = epochs
+        self.passes = passes
         self.graph = graph
         self.sync = sync
 
     def fit(
         self, X: Any, y: Any = None, *, classes: Any = None, sample_weight: Any = None
     ) -> DataParallelEstimator:
-        """Train from the start on this rank's shard, `epochs` passes. Collective.
+        """Train from the start on this rank's shard, `passes` passes. Collective.
 
         Args:
             X: this rank's rows, at least one; other ranks may have more or fewer.
@@ -215,11 +215,11 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
                 )
         if self.every is not None:
             whole("every", self.every, 1)
-        whole("epochs", self.epochs, 1)
+        whole("passes", self.passes, 1)
         self._averaging = Averaging(self.graph, self.sync)
 
     def _settings(self) -> list[str]:
-        names = ("every", "epochs", "graph", "sync")
+        names = ("every", "passes", "graph", "sync")
         return [f"{name}={getattr(self, name)!r}" for name in names]
 
     def _call(self, method: str) -> str:
@@ -289,8 +289,8 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
         try:
             self._exchange(self._averaging.exchange)  # the first rows
             ends = np.linspace(self._rows_since, rows.count, pieces, dtype=int)
-            for epoch in range(self.epochs):
-                if epoch > 0:
+            for number in range(self.passes):
+                if number > 0:
                     ends = np.linspace(0, rows.count, pieces + 1, dtype=int)
                     if pieces > 1 or not rows.in_one_call:
                         rows.shuffle()

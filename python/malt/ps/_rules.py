@@ -50,31 +50,31 @@ class Assign(Rule):
 
 @dataclasses.dataclass(frozen=True)
 class SGD(Rule):
-    """``w -= rate * g``."""
+    """``w -= lr * g``."""
 
-    rate: float
+    lr: float
 
 
 @dataclasses.dataclass(frozen=True)
 class Momentum(Rule):
-    """``v = momentum * v + g; w -= rate * v``."""
+    """``v = momentum * v + g; w -= lr * v``."""
 
     _states = ("v",)
 
-    rate: float
+    lr: float
     momentum: float = 0.9
 
 
 @dataclasses.dataclass(frozen=True)
 class AdaGrad(Rule):
-    """``n += g * g; w -= rate * g / (sqrt(n) + epsilon)``.
+    """``n += g * g; w -= lr * g / (sqrt(n) + epsilon)``.
 
     Source: Duchi, Hazan, Singer, "Adaptive subgradient methods", JMLR 2011.
     """
 
     _states = ("n",)
 
-    rate: float
+    lr: float
     epsilon: float = 1e-10
 
 

@@ -41,7 +41,7 @@ class DiLoCo(Around):
             memory.
         optimizer: the inner one, from torch.optim.
         every: inner steps from one outer step to the next (the paper's H, 500).
-        outer_rate: of the outer steps, above 0 (the paper's: 0.7).
+        outer_lr: of the outer steps, above 0 (the paper's: 0.7).
         outer_momentum: from 0 to below 1 (the paper's: 0.9). With 0, and a rate of 1, an outer step
             is an average of the models.
         buffers: also average the buffers in float32 or float64, such as BatchNorm's statistics.
@@ -58,20 +58,20 @@ class DiLoCo(Around):
         optimizer: torch.optim.Optimizer,
         *,
         every: int = 500,
-        outer_rate: float = 0.7,
+        outer_lr: float = 0.7,
         outer_momentum: float = 0.9,
         buffers: bool = True,
     ) -> None:
         self._every = whole("every", every, 1)
-        if not 0 < outer_rate < math.inf:
-            raise ConfigError(f"outer_rate is {outer_rate!r}; it is a number above 0")
+        if not 0 < outer_lr < math.inf:
+            raise ConfigError(f"outer_lr is {outer_lr!r}; it is a number above 0")
         if not 0 <= outer_momentum < 1:
             raise ConfigError(f"outer_momentum is {outer_momentum!r}; it is from 0 to below 1")
         averaging = Averaging(None, "bsp")
         super().__init__(model, optimizer, averaging)
-        self._rate, self._momentum = outer_rate, outer_momentum
+        self._rate, self._momentum = outer_lr, outer_momentum
         statistics = _model.statistics(model, buffers)
-        settings = f"every {self._every}, outer_rate {outer_rate}, outer_momentum {outer_momentum}"
+        settings = f"every {self._every}, outer_lr {outer_lr}, outer_momentum {outer_momentum}"
         _model.check_alike(
             "malt.torch.DiLoCo",
             self._parameters | statistics,

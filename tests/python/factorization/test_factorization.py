@@ -40,7 +40,7 @@ def held_out() -> tuple[Arrays, Arrays]:
 
 
 def model(**parameters: Any) -> Any:
-    given = {"n_factors": 8, "n_epochs": 40, "lr": 0.05, "reg": 0.01, "random_state": 0}
+    given = {"n_factors": 8, "passes": 40, "lr": 0.05, "reg": 0.01, "random_state": 0}
     return malt.learn.MatrixFactorization(**{**given, "shape": SHAPE, **parameters})
 
 
@@ -65,30 +65,30 @@ def test_ratings_may_come_in_three_forms() -> None:
     users, items, values = RATINGS
     matrix = sp.csr_matrix((values, (users, items)), shape=SHAPE)
     pairs = np.stack([users, items], axis=1)
-    fitted = model(n_epochs=2).fit(RATINGS)
+    fitted = model(passes=2).fit(RATINGS)
 
-    assert same(model(n_epochs=2).fit(pairs, values), fitted)
-    assert same(model(n_epochs=2, shape=None).fit(matrix), fitted)
+    assert same(model(passes=2).fit(pairs, values), fitted)
+    assert same(model(passes=2, shape=None).fit(matrix), fitted)
     assert np.array_equal(fitted.predict(pairs), fitted.predict(users, items))
     assert np.array_equal(fitted.predict(3, [1, 2]), fitted.predict([3, 3], [1, 2]))
 
 
 def test_threads_and_pieces_give_the_same_bits() -> None:
-    fitted = model(n_epochs=3).fit(RATINGS)
+    fitted = model(passes=3).fit(RATINGS)
     in_pieces = model()
     for _ in range(3):
         in_pieces.partial_fit(RATINGS)
 
-    assert same(model(n_epochs=3, threads=3).fit(RATINGS), fitted)
+    assert same(model(passes=3, threads=3).fit(RATINGS), fitted)
     assert same(in_pieces, fitted)
     assert in_pieces.n_iter_ == 3
-    assert not same(model(n_epochs=3, random_state=1).fit(RATINGS), fitted)
+    assert not same(model(passes=3, random_state=1).fit(RATINGS), fitted)
 
 
 def test_is_an_estimator_to_scikit_learn() -> None:
-    fitted = model(n_epochs=2).fit(RATINGS)
+    fitted = model(passes=2).fit(RATINGS)
     copy = pickle.loads(pickle.dumps(fitted))
-    search = GridSearchCV(model(n_epochs=5), {"lr": [1e-5, 0.05]}, cv=KFold(2, shuffle=True))
+    search = GridSearchCV(model(passes=5), {"lr": [1e-5, 0.05]}, cv=KFold(2, shuffle=True))
     search.fit(np.stack(RATINGS[:2], axis=1), RATINGS[2])
 
     assert same(copy, fitted)
@@ -114,7 +114,7 @@ def test_choices_alone_tell_what_is_preferred() -> None:
     users, items = np.nonzero(random.random(SHAPE) < 0.3)
     own_kind = users % 2 == items % 2
     users, items = users[own_kind], items[own_kind]
-    fitted = model(implicit=True, negatives=3, n_epochs=20).fit((users, items, 1 + users % 3))
+    fitted = model(implicit=True, negatives=3, passes=20).fit((users, items, 1 + users % 3))
     everything = np.stack(np.indices(SHAPE), axis=-1).reshape(-1, 2)
     liked = everything[:, 0] % 2 == everything[:, 1] % 2
     preferences = fitted.predict(everything)
@@ -151,7 +151,7 @@ def test_refuses_ratings_that_cannot_be(given: Any, words: str) -> None:
     ("parameters", "words"),
     [
         ({"n_factors": 0}, "n_factors is 0; it must be a whole number at least 1"),
-        ({"n_epochs": 1.5}, "n_epochs is 1.5"),
+        ({"passes": 1.5}, "passes is 1.5"),
         ({"threads": 0}, "threads is 0"),
         ({"every": 0}, "every is 0"),
         ({"ranks": 0}, "ranks is 0; it must be a whole number at least 1"),
@@ -162,7 +162,7 @@ def test_refuses_ratings_that_cannot_be(given: Any, words: str) -> None:
         ({"reg": -1}, "reg is -1; it is a finite number of at least 0"),
         ({"decay": float("inf")}, "decay is inf"),
         ({"shape": (0, 5)}, r"shape is \(0, 5\)"),
-        ({"lr": 30.0}, "grew without bound in epoch 0: lr=30.0 is too large"),
+        ({"lr": 30.0}, "grew without bound in pass 0: lr=30.0 is too large"),
         ({"implicit": True}, "above 0"),
         ({"biased": "no"}, "biased is 'no'; it is True or False"),
         ({"shape": (2**31 - 1, 60)}, "users and 60 items with 8 factors need 292.1 GB"),
@@ -175,7 +175,7 @@ def test_refuses_parameters_that_cannot_be(parameters: dict[str, Any], words: st
 
 
 def test_refuses_to_predict_for_whom_it_does_not_know() -> None:
-    fitted = model(n_epochs=1).fit(RATINGS)
+    fitted = model(passes=1).fit(RATINGS)
 
     with pytest.raises(
         malt.ConfigError, match="pair 1 has user 400, which the model does not know"
@@ -196,7 +196,7 @@ def test_refuses_to_predict_for_whom_it_does_not_know() -> None:
 def test_ranks_learn_together_what_one_learns_alone(tmp_path: Path) -> None:
     train, test = held_out()
     np.savez(tmp_path / "train.npz", *train)
-    alone = model(n_epochs=30).fit(train).rmse(test)
+    alone = model(passes=30).fit(train).rmse(test)
     job = run_job(
         tmp_path,
         2,
@@ -211,18 +211,18 @@ for name, mine in (("by_rating", by_rating), ("by_user", by_user)):
     tell(**{name: fitted})
 mine = by_user
 fitted.partial_fit((users[mine], items[mine], values[mine]))
-tell(epochs=fitted.n_iter_, loss=fitted.loss_curve_[-1])
+tell(passes=fitted.n_iter_, loss=fitted.loss_curve_[-1])
 bad = values[mine].copy()
 bad[3:] = np.nan if rank == 1 else 1
 tell(bad=error_of(make().fit, (users[mine], items[mine], bad)))
 none = slice(0, None if rank == 0 else 0)
 tell(none=error_of(make().fit, (users[none], items[none], values[none])))
-tell(differ=error_of(make(n_epochs=1 + rank).fit, (users[mine], items[mine], values[mine])))
+tell(differ=error_of(make(passes=1 + rank).fit, (users[mine], items[mine], values[mine])))
 tell(ranks=error_of(make(ranks=2).fit, (users[mine], items[mine], values[mine])))
 tell(wild=error_of(make(lr=30.0).fit, (users[mine], items[mine], values[mine])))
 """,
         parameters={
-            **model(n_epochs=30).get_params(),
+            **model(passes=30).get_params(),
             "every": len(train[0]) // 8,
         },
     )
@@ -231,7 +231,7 @@ tell(wild=error_of(make(lr=30.0).fit, (users[mine], items[mine], values[mine])))
         first, second = job.each(name)
         assert same(first, second), name
         assert first.rmse(test) < 1.01 * alone, name
-    assert job.each("epochs") == [31, 31]
+    assert job.each("passes") == [31, 31]
     assert len(set(job.each("loss"))) == 1
 
     def each_says(name: str, *parts: object) -> bool:
@@ -240,9 +240,9 @@ tell(wild=error_of(make(lr=30.0).fit, (users[mine], items[mine], values[mine])))
 
     assert each_says("bad", "MatrixFactorization.fit: rank 1: Input ratings contain nan (rating 3)")
     assert each_says("none", "rank 1: there are no ratings")
-    assert each_says("differ", "n_epochs is 1.0 on rank 0, and 2.0 on rank 1")
+    assert each_says("differ", "passes is 1.0 on rank 0, and 2.0 on rank 1")
     assert each_says("ranks", "ranks=2", "one of 2 ranks already", "leave `ranks` out")
-    assert each_says("wild", "grew without bound in epoch 0")
+    assert each_says("wild", "grew without bound in pass 0")
 
 
 @pytest.mark.parametrize(
@@ -258,8 +258,8 @@ tell(wild=error_of(make(lr=30.0).fit, (users[mine], items[mine], values[mine])))
 )
 def test_forked_ranks_learn_as_well_as_one_over_any_graph(way: dict[str, Any]) -> None:
     train, test = held_out()
-    alone = model(n_epochs=30).fit(train)
-    many = model(n_epochs=30, ranks=4, every=len(train[0]) // 16, **way).fit(train)
+    alone = model(passes=30).fit(train)
+    many = model(passes=30, ranks=4, every=len(train[0]) // 16, **way).fit(train)
 
     assert many.rmse(test) < (1.3 if "async" in way.values() else 1.1) * alone.rmse(test)
     assert many.user_factors_[train[0]].any(axis=1).all()
@@ -271,17 +271,17 @@ def test_forked_ranks_learn_as_well_as_one_over_any_graph(way: dict[str, Any]) -
 
 
 def test_forked_ranks_repeat_themselves_and_go_on() -> None:
-    one, other = (model(n_epochs=2, ranks=3, graph=malt.RING).fit(RATINGS) for _ in range(2))
+    one, other = (model(passes=2, ranks=3, graph=malt.RING).fit(RATINGS) for _ in range(2))
 
     assert same(one, other)
     assert same(one.partial_fit(RATINGS), other.partial_fit(RATINGS))
     assert (one.n_iter_, len(one.loss_curve_)) == (3, 3)
     few = tuple(array[RATINGS[0] < 2] for array in RATINGS)
-    assert set(model(n_epochs=1, ranks=4).fit(few).history_["rank"]) == {0, 1}  # users
+    assert set(model(passes=1, ranks=4).fit(few).history_["rank"]) == {0, 1}  # users
 
 
-def test_the_losses_of_pieces_make_that_of_the_epoch() -> None:
-    fitted = model(n_epochs=2, every=len(RATINGS[0]) // 4).fit(RATINGS)
+def test_the_losses_of_pieces_make_that_of_the_pass() -> None:
+    fitted = model(passes=2, every=len(RATINGS[0]) // 4).fit(RATINGS)
     steps = fitted.history_[4:]
     counts = np.diff(fitted.history_["examples"], prepend=0)[4:]
 

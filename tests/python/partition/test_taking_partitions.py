@@ -201,7 +201,7 @@ values = 3 + np.sin(users) + np.cos(items)
 X = np.zeros((200, 80))
 X[users, items] = 1
 def model(**options):
-    given = dict(n_factors=4, n_epochs=15, lr=0.05, random_state=0, shape=(200, 80))
+    given = dict(n_factors=4, passes=15, lr=0.05, random_state=0, shape=(200, 80))
     return malt.learn.MatrixFactorization(**given | options)
 """
 

@@ -211,7 +211,7 @@ def test_wrong_numbers_of_a_rule_are_named() -> None:
         lambda: SGD("x"),  # type: ignore[arg-type]
     ]
     for make in makes:
-        with pytest.raises(malt.ConfigError, match=r"rate=0\.0|l1=-1|rate=inf|rate='x'"):
+        with pytest.raises(malt.ConfigError, match=r"lr=0\.0|l1=-1|lr=inf|lr='x'"):
             make()
 
 

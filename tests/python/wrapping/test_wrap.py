@@ -42,10 +42,10 @@ Xs, ys = malt.shard(X), malt.shard(y)
 
 # fit
 estimators = {
-    "linear": (SGDClassifier(random_state=0), {"epochs": 10}),
+    "linear": (SGDClassifier(random_state=0), {"passes": 10}),
     "halton": (SGDClassifier(random_state=0), {"graph": malt.HALTON, "sync": "async"}),
     "averaged": (SGDClassifier(average=True, random_state=rank), {"sync": "ssp:1"}),
-    "network": (MLPClassifier((32,), learning_rate_init=0.01, random_state=rank), {"epochs": 10}),
+    "network": (MLPClassifier((32,), learning_rate_init=0.01, random_state=rank), {"passes": 10}),
     "clusters": (MiniBatchKMeans(10, n_init=1, random_state=rank), {}),
 }
 fitted = {}
@@ -80,7 +80,7 @@ class Counting(SGDClassifier):
         return super().partial_fit(X, y, **options)
 
 many = np.arange(12 * len(Xs)) % len(Xs)
-model = malt.learn.wrap(Counting(), epochs=2).fit(Xs[many], ys[many])
+model = malt.learn.wrap(Counting(), passes=2).fit(Xs[many], ys[many])
 tell(calls=model.estimator_.calls)
 
 # Estimators that replace their arrays
@@ -108,7 +108,7 @@ class Mean(BaseEstimator):
             self.coef_.setflags(write=self.replaces != "by a fixed one")
         return self
 
-model = malt.learn.wrap(Mean(), every=100, epochs=2).fit(Xs)
+model = malt.learn.wrap(Mean(), every=100, passes=2).fit(Xs)
 tell(replaced=model.coef_)
 tell(replaced_errors={
     how: error_of(malt.learn.wrap(Mean(how), every=100).fit, Xs)
@@ -257,7 +257,7 @@ class NotesCalls(SGDClassifier):
 def test_one_rank_trains_on_the_callers_rows_a_pass_a_call(
     alone: None, digits: tuple[Any, Any]
 ) -> None:
-    model = malt.learn.wrap(NotesCalls(), every=100, epochs=3).fit(*digits)
+    model = malt.learn.wrap(NotesCalls(), every=100, passes=3).fit(*digits)
 
     assert len(model.calls_) == 3
     assert all(rows is digits[0] for rows in model.calls_)
@@ -266,14 +266,14 @@ def test_one_rank_trains_on_the_callers_rows_a_pass_a_call(
 def test_each_pass_has_another_order_though_the_seed_is_given(
     alone: None, digits: tuple[Any, Any]
 ) -> None:
-    model = malt.learn.wrap(NotesCalls(random_state=7), epochs=3).fit(*digits)
+    model = malt.learn.wrap(NotesCalls(random_state=7), passes=3).fit(*digits)
 
     assert len(set(model.seeds_)) == 3
     assert model.estimator_.random_state == 7
 
 
 def test_k_means_takes_a_step_a_batch_on_one_rank_too(alone: None, digits: tuple[Any, Any]) -> None:
-    model = malt.learn.wrap(MiniBatchKMeans(10, batch_size=128, n_init=1), epochs=2).fit(digits[0])
+    model = malt.learn.wrap(MiniBatchKMeans(10, batch_size=128, n_init=1), passes=2).fit(digits[0])
 
     assert model.n_steps_ == 2 * -(-len(digits[0]) // 128)
 
@@ -317,10 +317,10 @@ def test_it_is_a_scikit_learn_estimator(alone: None) -> None:
 def test_parameters_are_the_estimators_and_its_own() -> None:
     model = malt.learn.wrap(SGDClassifier(alpha=0.5), every=7, graph=malt.RING, sync="ssp:2")
 
-    copy = clone(model).set_params(estimator__alpha=0.25, epochs=3)
+    copy = clone(model).set_params(estimator__alpha=0.25, passes=3)
 
     parameters = copy.get_params()
-    assert [parameters[name] for name in ("every", "graph", "sync", "epochs")] == [
+    assert [parameters[name] for name in ("every", "graph", "sync", "passes")] == [
         *(7, malt.RING, "ssp:2", 3)
     ]
     assert (copy.estimator.alpha, model.estimator.alpha) == (0.25, 0.5)
@@ -365,7 +365,7 @@ def test_prediction_before_fit_says_so(digits: tuple[Any, Any]) -> None:
         (IncrementalPCA(), {}, "orthonormal basis"),
         (Birch(), {}, "a tree"),
         (SGDClassifier(), {"every": 0}, "every is 0; it must be a whole number at least 1"),
-        (SGDClassifier(), {"epochs": 1.5}, "epochs is 1.5"),
+        (SGDClassifier(), {"passes": 1.5}, "passes is 1.5"),
         (SGDClassifier(), {"sync": "ssp"}, "sync is 'ssp'; it is 'bsp', 'ssp:K'"),
         (SGDClassifier(), {"graph": "ring"}, "graph is 'ring'; it is None, malt.ALL"),
     ],
