@@ -94,9 +94,9 @@ def barrier(timeout: float | None = None) -> None:
 def allreduce(
     value: Any, fold: Fold | Callable[[list[Any]], Any] = AVG, *, timeout: float | None = None
 ) -> Any:
-    """Combine all ranks' values into one: `malt.allreduce(loss)`. Collective.
+    """Return the mean of all ranks' values, or another fold of them: `malt.allreduce(loss)`.
 
-    The result is exact, over all live ranks, and rounded once. Use it for an occasional number; for
+    Collective. The result is exact, over all live ranks, and rounded once. Use it for an occasional number; for
     data exchanged in every round use a vector (`v.allreduce`).
 
     Args:
