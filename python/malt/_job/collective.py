@@ -96,8 +96,8 @@ def allreduce(
 ) -> Any:
     """Return the mean of all ranks' values, or another fold of them: `malt.allreduce(loss)`.
 
-    Collective. The result is exact, over all live ranks, and rounded once. Use it for an occasional number; for
-    data exchanged in every round use a vector (`v.allreduce`).
+    Collective. The result is exact, over all live ranks, and rounded once. Use it for an occasional
+    number; for data exchanged in every round use a vector (`v.allreduce`).
 
     Args:
         value: a number, or an array of numbers (of the same shape and dtype on all ranks), of at
