@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
-
-import numpy as np
 
 from malt._errors import ConfigError
 
@@ -83,7 +82,8 @@ def function(name: str, value: Any) -> None:
 
 def unmasked(array: Any) -> None:
     """Check that an array has no mask, which would be lost where its memory is read."""
-    if isinstance(array, np.ma.MaskedArray):
+    ma = sys.modules.get("numpy.ma")  # which takes time to import, and open files
+    if ma is not None and isinstance(array, ma.MaskedArray):
         raise ConfigError(
             "the array is masked, and its mask would be lost: fill it first (w = w.filled(0.0)), "
             "then use that w"
