@@ -1,8 +1,11 @@
+#include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <optional>
 #include <thread>
 
 #include "callbacks.hpp"
+#include "dstorm/host/wait.hpp"
 #include "dstorm/recorder/recorder.hpp"
 
 namespace malt_bindings {
@@ -143,6 +146,23 @@ class Held {
   std::optional<dstorm::Turns::Pause> pause_;
 };
 
+void bind_deadline(py::module_& module) {
+  const auto seconds = [](std::chrono::nanoseconds time) {
+    return std::chrono::duration<double>(time).count();
+  };
+  py::class_<dstorm::Deadline>(module, "Deadline",
+                               "The time limit of a call that waits several times, from here on.")
+      .def(py::init([](double limit) { return dstorm::Deadline(*to_duration(limit)); }),
+           py::arg("limit"))
+      .def_property_readonly(
+          "left",
+          [seconds](const dstorm::Deadline& self) { return std::max(0.0, seconds(self.left())); },
+          "Seconds; 0 if it is over.")
+      .def_property_readonly(
+          "limit", [seconds](const dstorm::Deadline& self) { return seconds(self.limit()); },
+          "Seconds, as given.");
+}
+
 void bind_turns(py::module_& module) {
   using dstorm::Turns;
   py::class_<Held>(module, "Held", "A call in progress, as a context manager.")
@@ -223,6 +243,7 @@ VectorStats stats_of(const dstorm::Segment& segment, const dstorm::Stats& counte
 void bind_group(py::module_& module) {
   using dstorm::Group;
   using NoGil = py::call_guard<py::gil_scoped_release>;
+  bind_deadline(module);
   bind_turns(module);
   bind_callbacks(module);
   using Route = Group::Route;

@@ -85,13 +85,13 @@ class Table {
 
   // Stops this rank's server, once all ranks have settled, and returns what the rank brings to the
   // next edition.
-  py::bytes stop(std::optional<double> timeout) {
+  py::bytes stop(Client::Limit limit) {
     vol::ps::Brought brought;
     {
       const py::gil_scoped_release no_gil;
       Client& client = this->client();
       try {
-        client.stop_server(to_duration(timeout));
+        client.stop_server(limit);
       } catch (const dstorm::Error&) {  // this rank was evicted from the table's group
         seat_->server->stop();
       }
@@ -156,17 +156,17 @@ class Table {
   }
 
   std::uint64_t push(const Keys& keys, std::int64_t first, const py::array& gradients,
-                     std::optional<double> timeout) {
+                     Client::Limit limit) {
     const Rows rows = rows_of(keys, first, gradients);
     const auto* const from = static_cast<const std::byte*>(gradients.data());
     const py::gil_scoped_release no_gil;
-    return client().push(rows, from, to_duration(timeout));
+    return client().push(rows, from, limit);
   }
-  void pull(const Keys& keys, std::int64_t first, py::array& to, std::optional<double> timeout) {
+  void pull(const Keys& keys, std::int64_t first, py::array& to, Client::Limit limit) {
     const Rows rows = rows_of(keys, first, to);
     auto* const values = static_cast<std::byte*>(to.mutable_data());
     const py::gil_scoped_release no_gil;
-    client().pull(rows, values, to_duration(timeout));
+    client().pull(rows, values, limit);
   }
   // (number, first row, one past the last row) of each range of which this rank is the primary.
   std::vector<std::tuple<std::size_t, std::int64_t, std::int64_t>> ranges(
@@ -178,18 +178,17 @@ class Table {
     }
     return made;
   }
-  void read(std::size_t range, std::uint64_t offset, py::array& to, std::optional<double> timeout) {
+  void read(std::size_t range, std::uint64_t offset, py::array& to, Client::Limit limit) {
     const std::span bytes(static_cast<std::byte*>(to.mutable_data()),
                           static_cast<std::size_t>(to.nbytes()));
     const py::gil_scoped_release no_gil;
-    client().read(range, offset, bytes, to_duration(timeout));
+    client().read(range, offset, bytes, limit);
   }
-  void write(std::size_t range, std::uint64_t offset, const py::array& from,
-             std::optional<double> timeout) {
+  void write(std::size_t range, std::uint64_t offset, const py::array& from, Client::Limit limit) {
     const std::span bytes(static_cast<const std::byte*>(from.data()),
                           static_cast<std::size_t>(from.nbytes()));
     const py::gil_scoped_release no_gil;
-    client().write(range, offset, bytes, to_duration(timeout));
+    client().write(range, offset, bytes, limit);
   }
   Client& client() const {
     if (!seat_) throw dstorm::ConfigError("table '" + options_.name + "' has no group");
@@ -286,34 +285,25 @@ void bind_table(py::module_& module) {
     options.owners = std::move(owners);
     return std::make_unique<Table>(std::move(options));
   };
-  const auto advance = [](Table& self, std::optional<double> timeout) {
-    self.client().advance(to_duration(timeout));
+  const auto advance = [](Table& self, Client::Limit limit) { self.client().advance(limit); };
+  const auto wait = [](Table& self, std::optional<std::uint64_t> push, Client::Limit limit) {
+    self.client().wait(push, limit);
   };
-  const auto wait = [](Table& self, std::optional<std::uint64_t> push,
-                       std::optional<double> timeout) {
-    self.client().wait(push, to_duration(timeout));
-  };
-  const auto finish = [](Table& self, std::optional<double> timeout) {
-    self.client().finish(to_duration(timeout));
-  };
-  const auto settle = [](Table& self, std::optional<double> timeout) {
-    self.client().settle(to_duration(timeout));
-  };
-  const auto hand_over = [](Table& self, std::optional<double> timeout) {
-    self.client().hand_over(to_duration(timeout));
-  };
+  const auto finish = [](Table& self, Client::Limit limit) { self.client().finish(limit); };
+  const auto settle = [](Table& self, Client::Limit limit) { self.client().settle(limit); };
+  const auto hand_over = [](Table& self, Client::Limit limit) { self.client().hand_over(limit); };
   using Clocks = std::vector<std::uint64_t>;
-  const auto drop_pushes = [](Table& self, std::optional<double> timeout) {
-    self.client().drop_pushes(to_duration(timeout));
+  const auto drop_pushes = [](Table& self, Client::Limit limit) {
+    self.client().drop_pushes(limit);
   };
-  const auto await_clocks = [](Table& self, const Clocks& clocks, std::optional<double> timeout) {
-    self.client().await_clocks(clocks, to_duration(timeout));
+  const auto await_clocks = [](Table& self, const Clocks& clocks, Client::Limit limit) {
+    self.client().await_clocks(clocks, limit);
   };
-  const auto end_write = [](Table& self, std::size_t range, std::optional<double> timeout) {
-    self.client().end_write(range, to_duration(timeout));
+  const auto end_write = [](Table& self, std::size_t range, Client::Limit limit) {
+    self.client().end_write(range, limit);
   };
-  const auto continue_from = [](Table& self, const Clocks& clocks, std::optional<double> timeout) {
-    self.client().continue_from(clocks, to_duration(timeout));
+  const auto continue_from = [](Table& self, const Clocks& clocks, Client::Limit limit) {
+    self.client().continue_from(clocks, limit);
   };
   py::class_<Table>(module, "Table", "A rank's part of a table; for the package.")
       .def(py::init(make), py::arg("name"), py::arg("rows"), py::arg("width"), py::arg("dtype"),
@@ -323,12 +313,11 @@ void bind_table(py::module_& module) {
       .def_static("range_shift", &vol::ps::Placement::shift_of, py::arg("rows"), py::arg("most"),
                   "The rows of a range, as a power of two, of a table on at most so many ranks.")
       .def("push", &Table::push, py::arg("keys"), py::arg("first"), py::arg("gradients"),
-           py::arg("timeout"))
-      .def("pull", &Table::pull, py::arg("keys"), py::arg("first"), py::arg("to"),
-           py::arg("timeout"))
-      .def("wait", wait, py::arg("push"), py::arg("timeout"), NoGil())
-      .def("advance", advance, py::arg("timeout"), NoGil())
-      .def("finish", finish, py::arg("timeout"), NoGil())
+           py::arg("limit"))
+      .def("pull", &Table::pull, py::arg("keys"), py::arg("first"), py::arg("to"), py::arg("limit"))
+      .def("wait", wait, py::arg("push"), py::arg("limit"), NoGil())
+      .def("advance", advance, py::arg("limit"), NoGil())
+      .def("finish", finish, py::arg("limit"), NoGil())
       .def("begin", &Table::begin, py::arg("clients"), py::arg("servers"), py::arg("job"),
            py::arg("ranks"), py::arg("brought"),
            "Begin the first edition, or the next one with what each rank brings. Collective.")
@@ -336,25 +325,25 @@ void bind_table(py::module_& module) {
            "The ranks whose ranges have yet to come here in the edition that has begun.")
       .def("commit", &Table::commit, "Go over to the edition that has begun.")
       .def("abandon", &Table::abandon, "End the edition that has begun; it may begin again.")
-      .def("settle", settle, py::arg("timeout"), NoGil(),
+      .def("settle", settle, py::arg("limit"), NoGil(),
            "Wait until all pushes are acknowledged. Their errors stay for later calls.")
-      .def("stop", &Table::stop, py::arg("timeout"),
+      .def("stop", &Table::stop, py::arg("limit"),
            "Stop this rank's server; return what the rank brings to the next edition.")
-      .def("hand_over", hand_over, py::arg("timeout"), NoGil(),
+      .def("hand_over", hand_over, py::arg("limit"), NoGil(),
            "Hand this rank's ranges over to other ranks; no call but leave() may follow.")
-      .def("drop_pushes", drop_pushes, py::arg("timeout"), NoGil(),
+      .def("drop_pushes", drop_pushes, py::arg("limit"), NoGil(),
            "Wait until all pushes are acknowledged; drop their errors, and what is held back.")
-      .def("await_clocks", await_clocks, py::arg("clocks"), py::arg("timeout"), NoGil(),
+      .def("await_clocks", await_clocks, py::arg("clocks"), py::arg("limit"), NoGil(),
            "Wait until this rank's server knows of these clocks; 2**64 - 1: that the rank is dead.")
       .def("ranges", &Table::ranges, py::arg("live"),
            "Of which this rank is the primary: number, first row, one past the last row.")
       .def("read", &Table::read, py::arg("range"), py::arg("offset"), py::arg("to"),
-           py::arg("timeout"), "Copy bytes of a range of which this rank is the primary.")
+           py::arg("limit"), "Copy bytes of a range of which this rank is the primary.")
       .def("write", &Table::write, py::arg("range"), py::arg("offset"), py::arg("given"),
-           py::arg("timeout"), "Put bytes there.")
-      .def("end_write", end_write, py::arg("range"), py::arg("timeout"), NoGil(),
+           py::arg("limit"), "Put bytes there.")
+      .def("end_write", end_write, py::arg("range"), py::arg("limit"), NoGil(),
            "Wait until the copies of a range that has been written are whole.")
-      .def("continue_from", continue_from, py::arg("clocks"), py::arg("timeout"), NoGil(),
+      .def("continue_from", continue_from, py::arg("clocks"), py::arg("limit"), NoGil(),
            "Set the clocks of all ranks.")
       .def_property_readonly("last_push", [](Table& self) { return self.client().last_push(); })
       .def_property_readonly(

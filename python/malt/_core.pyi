@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Call', 'Codec', 'CoordinateDescentFloat32', 'CoordinateDescentFloat64', 'DeviceReducer', 'DeviceVector', 'DualAscentFloat32', 'DualAscentFloat64', 'Duplex', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'Exchange', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Held', 'INT8', 'Interface', 'LOWEST', 'LinearFloat32', 'LinearFloat64', 'Link', 'Listener', 'MEDIAN', 'Mail', 'Messages', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Recorder', 'Recording', 'Reducer', 'Route', 'RowVector', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Table', 'TlsContext', 'TopicTokens', 'Turns', 'Update', 'Uses', 'Vector', 'WEIGHTED', 'add_changes', 'add_linear_gradient', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'checksum', 'cuda_version', 'dealt_list_length', 'describe_gpus', 'find_changes', 'forecast_gap', 'has_gpu', 'infer_topics', 'interfaces', 'linear_decisions', 'look_for_nvrtc_in', 'nvrtc_library', 'partition_columns', 'partition_rows', 'partition_traffic', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'set_callbacks', 'shuffle', 'simd_level', 'sum_of_digamma_rises', 'top_k', 'trimmed_mean']
+__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Call', 'Codec', 'CoordinateDescentFloat32', 'CoordinateDescentFloat64', 'Deadline', 'DeviceReducer', 'DeviceVector', 'DualAscentFloat32', 'DualAscentFloat64', 'Duplex', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'Exchange', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Held', 'INT8', 'Interface', 'LOWEST', 'LinearFloat32', 'LinearFloat64', 'Link', 'Listener', 'MEDIAN', 'Mail', 'Messages', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Recorder', 'Recording', 'Reducer', 'Route', 'RowVector', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Table', 'TlsContext', 'TopicTokens', 'Turns', 'Update', 'Uses', 'Vector', 'WEIGHTED', 'add_changes', 'add_linear_gradient', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'checksum', 'cuda_version', 'dealt_list_length', 'describe_gpus', 'find_changes', 'forecast_gap', 'has_gpu', 'infer_topics', 'interfaces', 'linear_decisions', 'look_for_nvrtc_in', 'nvrtc_library', 'partition_columns', 'partition_rows', 'partition_traffic', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'set_callbacks', 'shuffle', 'simd_level', 'sum_of_digamma_rises', 'top_k', 'trimmed_mean']
 class Graph:
     """
     The ranks to which each rank sends in each round. ``Graph(edges)`` makes one from (from, to) pairs of ranks; ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR and RANDOM(k, seed) are ready-made.
@@ -122,6 +122,22 @@ class Recording:
     def wall_offset(self) -> int:
         """
         Nanoseconds from the events' clock (monotonic) to the time of day.
+        """
+class Deadline:
+    """
+    The time limit of a call that waits several times, from here on.
+    """
+    def __init__(self, limit: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        ...
+    @property
+    def left(self) -> float:
+        """
+        Seconds; 0 if it is over.
+        """
+    @property
+    def limit(self) -> float:
+        """
+        Seconds, as given.
         """
 class Held:
     """
@@ -2032,9 +2048,9 @@ class Table:
         """
         End the edition that has begun; it may begin again.
         """
-    def advance(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
+    def advance(self, limit: Deadline | None) -> None:
         ...
-    def await_clocks(self, clocks: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
+    def await_clocks(self, clocks: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], limit: Deadline | None) -> None:
         """
         Wait until this rank's server knows of these clocks; 2**64 - 1: that the rank is dead.
         """
@@ -2046,21 +2062,21 @@ class Table:
         """
         Go over to the edition that has begun.
         """
-    def continue_from(self, clocks: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
+    def continue_from(self, clocks: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], limit: Deadline | None) -> None:
         """
         Set the clocks of all ranks.
         """
-    def drop_pushes(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
+    def drop_pushes(self, limit: Deadline | None) -> None:
         """
         Wait until all pushes are acknowledged; drop their errors, and what is held back.
         """
-    def end_write(self, range: typing.SupportsInt | typing.SupportsIndex, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
+    def end_write(self, range: typing.SupportsInt | typing.SupportsIndex, limit: Deadline | None) -> None:
         """
         Wait until the copies of a range that has been written are whole.
         """
-    def finish(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
+    def finish(self, limit: Deadline | None) -> None:
         ...
-    def hand_over(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
+    def hand_over(self, limit: Deadline | None) -> None:
         """
         Hand this rank's ranges over to other ranks; no call but leave() may follow.
         """
@@ -2072,29 +2088,29 @@ class Table:
         """
         The ranks whose ranges have yet to come here in the edition that has begun.
         """
-    def pull(self, keys: typing.Annotated[numpy.typing.ArrayLike, numpy.int64] | None, first: typing.SupportsInt | typing.SupportsIndex, to: numpy.ndarray, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
+    def pull(self, keys: typing.Annotated[numpy.typing.ArrayLike, numpy.int64] | None, first: typing.SupportsInt | typing.SupportsIndex, to: numpy.ndarray, limit: Deadline | None) -> None:
         ...
-    def push(self, keys: typing.Annotated[numpy.typing.ArrayLike, numpy.int64] | None, first: typing.SupportsInt | typing.SupportsIndex, gradients: numpy.ndarray, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> int:
+    def push(self, keys: typing.Annotated[numpy.typing.ArrayLike, numpy.int64] | None, first: typing.SupportsInt | typing.SupportsIndex, gradients: numpy.ndarray, limit: Deadline | None) -> int:
         ...
     def ranges(self, live: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> list[tuple[int, int, int]]:
         """
         Of which this rank is the primary: number, first row, one past the last row.
         """
-    def read(self, range: typing.SupportsInt | typing.SupportsIndex, offset: typing.SupportsInt | typing.SupportsIndex, to: numpy.ndarray, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
+    def read(self, range: typing.SupportsInt | typing.SupportsIndex, offset: typing.SupportsInt | typing.SupportsIndex, to: numpy.ndarray, limit: Deadline | None) -> None:
         """
         Copy bytes of a range of which this rank is the primary.
         """
-    def settle(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
+    def settle(self, limit: Deadline | None) -> None:
         """
         Wait until all pushes are acknowledged. Their errors stay for later calls.
         """
-    def stop(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> bytes:
+    def stop(self, limit: Deadline | None) -> bytes:
         """
         Stop this rank's server; return what the rank brings to the next edition.
         """
-    def wait(self, push: typing.SupportsInt | typing.SupportsIndex | None, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
+    def wait(self, push: typing.SupportsInt | typing.SupportsIndex | None, limit: Deadline | None) -> None:
         ...
-    def write(self, range: typing.SupportsInt | typing.SupportsIndex, offset: typing.SupportsInt | typing.SupportsIndex, given: numpy.ndarray, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
+    def write(self, range: typing.SupportsInt | typing.SupportsIndex, offset: typing.SupportsInt | typing.SupportsIndex, given: numpy.ndarray, limit: Deadline | None) -> None:
         """
         Put bytes there.
         """

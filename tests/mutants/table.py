@@ -194,7 +194,7 @@ MUTANTS = [
     ),
     Mutant(
         "P10: a rank goes to the next edition before its pushes are acknowledged",
-        'wait_until([this] { return sent_.empty(); }, limit, "move");  // P10 (b)',
+        'wait_until([this] { return sent_.empty(); }, deadline, "move");  // P10 (b)',
         "",
         CLIENT,
     ),
@@ -432,7 +432,7 @@ MUTANTS = [
     ),
     Mutant(
         "P5: a client ends its clock before its pushes are acknowledged",
-        'wait_until(is_ready, limit, "clock");  // P5',
+        'wait_until(is_ready, deadline, "clock");  // P5',
         "",
         CLIENT,
     ),
@@ -516,13 +516,13 @@ MUTANTS = [
     ),
     Mutant(
         "P8: wait() leaves what is held back",
-        'if (!push) send_held_back(limit, "wait");',
+        'if (!push) send_held_back(deadline, "wait");',
         "",
         CLIENT,
     ),
     Mutant(
         "P8: close() drops what is held back",
-        'send_held_back(limit, "close");',
+        'send_held_back(deadline, "close");',
         "",
         CLIENT,
     ),

@@ -69,9 +69,10 @@ def save(
         keep: how many of the newest checkpoints are kept, at least 1.
         each_rank: False if all ranks have the same values (BSP): the lowest rank's are saved.
             Tables are saved as they always are.
-        timeout: seconds to wait for other ranks, in each of three steps and each wait for rows of
-            a table; if None, that of malt.init(), plus in the second step the time that a slow disk
-            (20 MB/s) takes for all data.
+        timeout: seconds to wait for other ranks, in each of three steps; if None, that of
+            malt.init(), plus in the second step the time that a slow disk (20 MB/s) takes for all
+            data. All waits for rows of a table may together take as long, and the time that a slow
+            disk takes for the table.
 
     Returns:
         The checkpoint's directory, in `path`.

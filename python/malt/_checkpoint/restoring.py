@@ -76,8 +76,9 @@ def restore(
             saved (sparse vectors too; integers are rounded toward zero), or "wrap", the values of
             the rank at this one's position modulo their number. The extras and, without vectors,
             the arrays are always those of the latter.
-        timeout: seconds to wait for other ranks, in each step and each wait for rows of a table;
-            that of malt.init() if None.
+        timeout: seconds to wait for other ranks, in each step; that of malt.init() if None. All
+            waits for rows of a table may together take as long, and the time that a slow disk
+            (20 MB/s) takes for the table.
 
     Returns:
         The data read; None if there is no checkpoint in `path`.

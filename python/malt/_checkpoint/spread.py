@@ -35,7 +35,8 @@ class Range(NamedTuple):
 class SpreadRows(abc.ABC):
     """This rank's access to rows that are spread over the ranks.
 
-    Each wait ends with a TimeoutError after the limit that Spread._spread() was given.
+    The waits end with a TimeoutError when all of them together have taken the limit that
+    Spread._spread() was given, and the time that a slow disk takes for the rows.
 
     Attributes:
         facts: what a checkpoint must agree with, as JSON: rows, width, dtype, update, partition.
@@ -126,7 +127,7 @@ class Spread(abc.ABC):
 
     @abc.abstractmethod
     def _spread(self, limit: float | None) -> SpreadRows:
-        """Return the access to them; `limit`: seconds for each wait, the job's if None."""
+        """Return the access to them; `limit`: seconds for all waits, the job's if None."""
 
 
 Tables = Mapping[str, SpreadRows]

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from malt._core_import import Group, Turns
+from malt._core_import import Deadline, Group, Turns
 from malt._errors import (
     ConfigError,
     DamagedError,
@@ -52,7 +52,7 @@ class Formed(NamedTuple):
 
 
 @contextlib.contextmanager
-def refused_by_all(job: Job, what: str, timeout: float) -> Iterator[None]:
+def refused_by_all(job: Job, what: str, deadline: Deadline) -> Iterator[None]:
     """Tell the other ranks of an exception in the block: this rank makes no table.
 
     They learn of it where they would form the table's group.
@@ -60,7 +60,7 @@ def refused_by_all(job: Job, what: str, timeout: float) -> Iterator[None]:
     Args:
         job: of this rank.
         what: names the call in errors.
-        timeout: seconds to wait for other ranks.
+        deadline: of the call.
     """
     try:
         yield
@@ -69,13 +69,11 @@ def refused_by_all(job: Job, what: str, timeout: float) -> Iterator[None]:
             kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
             told = _REFUSED + f"{kind}{error}".encode()
             with contextlib.suppress(Error):
-                calls.call(what, lambda group: _Exchange(group, what, timeout).all(told))
+                calls.call(what, lambda group: _Exchange(group, what, deadline).all(told))
         raise
 
 
-def form_first(
-    job: Job, group: Group, what: str, description: str, timeout: float | None
-) -> Formed:
+def form_first(job: Job, group: Group, what: str, description: str, deadline: Deadline) -> Formed:
     """Form the group of a table that is made. Collective over the live ranks of the job.
 
     Args:
@@ -83,14 +81,14 @@ def form_first(
         group: the job's present one.
         what: names the call in errors.
         description: what the ranks must agree on.
-        timeout: seconds to wait for other ranks; None: the job's limit.
+        deadline: of the call.
 
     Raises:
         ConfigError: the ranks make different tables, or a rank refused to make its own.
         TimeoutError: the ranks that the error names did not come.
         PeerError: a rank died meanwhile.
     """
-    exchange = _Exchange(group, what, timeout)
+    exchange = _Exchange(group, what, deadline)
     descriptions = exchange.all(description.encode())
     ranks = sorted(descriptions)
     for rank, theirs in descriptions.items():
@@ -158,10 +156,10 @@ def _damaged(what: str, rank: int) -> DamagedError:
 class _Exchange:
     """Exchanges bytes of any length among the live ranks of a job's group."""
 
-    def __init__(self, group: Group, what: str, timeout: float | None) -> None:
+    def __init__(self, group: Group, what: str, deadline: Deadline) -> None:
         self._group = group
         self._what = what
-        self._timeout = timeout
+        self._deadline = deadline
         self._step = 0
 
     def all(self, data: bytes) -> dict[int, bytes]:
@@ -170,7 +168,7 @@ class _Exchange:
 
     def _once(self, _begin: int, piece: bytes) -> list[bytes | None]:
         self._step += 1
-        return self._group.exchange(f"{self._what}, step {self._step}", piece, self._timeout)
+        return self._group.exchange(f"{self._what}, step {self._step}", piece, self._deadline.left)
 
 
 class _Servers:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from malt._checkpoint.spread import Range, SpreadRows
+from malt._core_import import Deadline
 from malt.ps._placing import Placing
 from malt.ps._seat import Seat
 
@@ -27,7 +29,7 @@ class TableRows(SpreadRows):
         facts: Mapping[str, Any],
         states: Sequence[str],
         size: int,
-        limit: float | None,
+        limit: float,
         *,
         placing: Placing | None,
         is_bsp: bool,
@@ -40,7 +42,7 @@ class TableRows(SpreadRows):
         self._placing = placing
         self._seat = seat
         self._size = size  # of the job
-        self._limit = limit
+        self._left = limit  # seconds for further waits
 
     @property
     def clock(self) -> int:
@@ -51,13 +53,16 @@ class TableRows(SpreadRows):
         return self._seat.edition
 
     def await_pushes(self) -> None:
-        self._seat.core.wait(self._seat.core.last_push, self._limit)
+        with self._waiting() as deadline:
+            self._seat.core.wait(self._seat.core.last_push, deadline)
 
     def drop_pushes(self) -> None:
-        self._seat.core.drop_pushes(self._limit)
+        with self._waiting() as deadline:
+            self._seat.core.drop_pushes(deadline)
 
     def await_clocks(self, clocks: Mapping[int, int]) -> None:
-        self._seat.core.await_clocks(self._by_rank(clocks, _IS_DEAD), self._limit)
+        with self._waiting() as deadline:
+            self._seat.core.await_clocks(self._by_rank(clocks, _IS_DEAD), deadline)
 
     def ranges(self, live: Sequence[int]) -> list[Range]:
         there = [rank for rank in live if rank in self._seat.ranks]
@@ -70,19 +75,32 @@ class TableRows(SpreadRows):
     def read(self, part: Range, array: int) -> npt.NDArray[Any]:
         rows = part.end - part.first
         made = np.empty(self.shape_of(rows), self.dtype)
-        self._seat.core.read(part.number, array * rows * self.row_size, made, self._limit)
+        with self._waiting() as deadline:
+            self._seat.core.read(part.number, array * rows * self.row_size, made, deadline)
         return made
 
     def write(self, part: Range, array: int, first: int, rows: npt.NDArray[Any]) -> None:
         before = array * (part.end - part.first) + first - part.first
         whole = np.ascontiguousarray(rows)
-        self._seat.core.write(part.number, before * self.row_size, whole, self._limit)
+        with self._waiting() as deadline:
+            self._seat.core.write(part.number, before * self.row_size, whole, deadline)
 
     def end_write(self, part: Range) -> None:
-        self._seat.core.end_write(part.number, self._limit)
+        with self._waiting() as deadline:
+            self._seat.core.end_write(part.number, deadline)
 
     def continue_from(self, clocks: Mapping[int, int], others: int) -> None:
-        self._seat.core.continue_from(self._by_rank(clocks, others), self._limit)
+        with self._waiting() as deadline:
+            self._seat.core.continue_from(self._by_rank(clocks, others), deadline)
+
+    @contextlib.contextmanager
+    def _waiting(self) -> Iterator[Deadline]:
+        """Wait once more: all waits together have one limit."""
+        deadline = Deadline(self._left)
+        try:
+            yield deadline
+        finally:
+            self._left = deadline.left
 
     def _by_rank(self, clocks: Mapping[int, int], others: int) -> list[int]:
         return [clocks.get(rank, others) for rank in range(self._size)]

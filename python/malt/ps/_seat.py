@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from malt._core_import import Group
+from malt._core_import import Deadline, Group
 from malt._core_import import Table as Core
 from malt._errors import ConfigError, Error, PeerError, TimeoutError, describe_ranks  # noqa: A004
 from malt._job import job as jobs
@@ -80,12 +80,12 @@ class Seat:
             raise ConfigError(f"table '{self.name}' has been closed")
         return self._core
 
-    def enter(self, group: Group, rejoins: bool) -> Seat:
+    def enter(self, group: Group, rejoins: bool, deadline: Deadline) -> Seat:
         """Take part in the table for the first time. Collective."""
         if rejoins:
             self._move(group)
             return self
-        formed = _joining.form_first(self._job, group, self._what, self._description, self._timeout)
+        formed = _joining.form_first(self._job, group, self._what, self._description, deadline)
         try:
             self._begin(group, formed, [])
         except BaseException:
@@ -112,15 +112,18 @@ class Seat:
         if (is_first and is_clock) or self._passed_by > _MOST_PASSED_BY:
             jobs.regroup()
 
-    def leave(self, *, hands_over: bool, timeout: float | None = None) -> None:
-        """Leave the table; with `hands_over`, hand over this rank's ranges first. Idempotent."""
+    def leave(self, *, hands_over: bool, deadline: Deadline | None = None) -> None:
+        """Leave the table; with `hands_over`, hand over this rank's ranges first. Idempotent.
+
+        Without a deadline, handing over has the job's time limit.
+        """
         core, self._core = self._core, None
         self.clients = None  # a group has a thread for as long as it exists
         if core is None:
             return
         if hands_over:
             try:
-                core.hand_over(timeout)
+                core.hand_over(deadline)
             except Error as error:
                 log.warning(
                     "%s: this rank leaves as if it had died, because it could not hand over its "
@@ -144,11 +147,11 @@ class Seat:
         has_left = self._core is None
         if has_seat:
             with contextlib.suppress(PeerError, TimeoutError):  # an error of a later call
-                self.core.settle(self._timeout)
+                self.core.settle(Deadline(self._timeout))
         agree(_IS_READY)
         mine = _HAS_LEFT if has_left else _IS_NEW
         if has_seat:
-            mine = _BRINGS + self.core.stop(self._timeout)
+            mine = _BRINGS + self.core.stop(Deadline(self._timeout))
         ranks: list[int] = []
         failures = 0
         while True:
@@ -205,14 +208,14 @@ class Seat:
         """Wait until all ranges that other ranks hand to this one have come."""
         size = self._job.size
         members = {*formed.ranks, *(size + rank for rank in formed.ranks)}
-        deadline = time.monotonic() + self._timeout
+        deadline = Deadline(self._timeout)
         while True:
             movers = self.core.movers()
             if dead := sorted({member % size for member in members - set(formed.clients.alive())}):
                 raise PeerError(f"{describe_ranks(dead)} died while the table moved", dead)
             if not movers:
                 return
-            if time.monotonic() > deadline:
+            if not deadline.left:
                 raise TimeoutError(
                     f"ranges of {describe_ranks(movers)} did not come within {self._timeout:g} s",
                     movers,

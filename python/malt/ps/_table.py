@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 from malt import _core_import as core
 from malt._arguments import finite, seconds, text, whole
+from malt._checkpoint.layout import SLOW_DISK
 from malt._checkpoint.spread import Spread
 from malt._core_import import BFLOAT16, FLOAT16, INT8, Codec
 from malt._errors import ConfigError, PeerError, SupersededError, TimeoutError  # noqa: A004
@@ -109,9 +111,8 @@ class Table(Spread):
         job = jobs.current()
         job.makes_due()  # a rank that joins enters the job's group
         self.name = name if name is not None else f"table {job.tables + 1}"
-        given = seconds(timeout)
-        limit = job.settings.timeout if given is None else given
-        with _joining.refused_by_all(job, f"malt.ps.Table {self.name!r}", limit):
+        deadline = _deadline(timeout)
+        with _joining.refused_by_all(job, f"malt.ps.Table {self.name!r}", deadline):
             text("name", self.name)
             self.rows = whole("rows", rows, 1, _MOST_ROWS)
             try:
@@ -187,14 +188,16 @@ class Table(Spread):
                 hot=hot_rows.tolist(),
                 owners=[] if self._placing is None else self._placing.owners.tolist(),
             )
-        seat = Seat(job, self.name, description, made, limit)
+        self._bytes = room * row_bytes
+        seat = Seat(job, self.name, description, made, deadline.limit)
+        enter = partial(seat.enter, deadline=deadline)
         try:
             if job.generations is None:
                 with job.turns.hold("making a table"):
-                    seat.enter(job.group, False)
+                    enter(job.group, False)
             else:
                 about = f"malt.ps.Table {self.name!r} of {description}"
-                calls.make(seat.enter, about, has_shared_values=False, is_of_loop=True)
+                calls.make(enter, about, has_shared_values=False, is_of_loop=True)
         except ConfigError as error:
             job.tables = recount(job.tables, error)
             raise
@@ -219,7 +222,7 @@ class Table(Spread):
                 None for all rows.
             gradients: of shape (number of keys, width), or (number of keys,) without a width; a
                 scalar is for all of them. Cast to the table's dtype.
-            timeout: seconds to wait for room for a piece; the job's limit if None.
+            timeout: seconds to wait for room; the job's limit if None.
 
         Returns:
             The number of this push, for wait().
@@ -230,7 +233,10 @@ class Table(Spread):
             TimeoutError: the servers that the error names did not answer earlier pushes; nothing
                 was sent.
         """
-        array, first, count, limit = *self._keys(keys), seconds(timeout)
+        return self._push(keys, gradients, _deadline(timeout))
+
+    def _push(self, keys: Keys, gradients: npt.ArrayLike, deadline: core.Deadline) -> int:
+        array, first, count = self._keys(keys)
         given = self._real(gradients)
         shape = (count, *self._row_shape)
         if given.ndim == 0:
@@ -244,7 +250,7 @@ class Table(Spread):
             array, order = self._placing.of(array, first, count)
             given = given[order]
         rows = np.ascontiguousarray(given)
-        return self._call("push", lambda table: table.push(array, first, rows, limit))
+        return self._call("push", lambda table: table.push(array, first, rows, deadline))
 
     def pull(
         self, keys: Keys = None, *, out: Values | None = None, timeout: float | None = None
@@ -266,7 +272,10 @@ class Table(Spread):
             PeerError: rows are lost, or this rank has been evicted.
             TimeoutError: servers did not answer, or ranks are too far behind in clock().
         """
-        array, first, count, limit = *self._keys(keys), seconds(timeout)
+        return self._pull(keys, out, _deadline(timeout))
+
+    def _pull(self, keys: Keys, out: Values | None, deadline: core.Deadline) -> Values:
+        array, first, count = self._keys(keys)
         shape = (count, *self._row_shape)
         if out is None:
             out = np.empty(shape, dtype=self.dtype)
@@ -282,20 +291,21 @@ class Table(Spread):
                 f"writable C-contiguous array of shape {shape} and dtype {self.dtype}"
             )
         if self._placing is None:
-            self._call("pull", lambda table: table.pull(array, first, out, limit))
+            self._call("pull", lambda table: table.pull(array, first, out, deadline))
             return out
         places, order = self._placing.of(array, first, count)
         found = np.empty(shape, dtype=self.dtype)
-        self._call("pull", lambda table: table.pull(places, 0, found, limit))
+        self._call("pull", lambda table: table.pull(places, 0, found, deadline))
         out[order] = found
         return out
 
     def push_pull(
         self, keys: Keys, gradients: npt.ArrayLike, *, timeout: float | None = None
     ) -> Values:
-        """Push to rows, then pull the same rows."""
-        self.push(keys, gradients, timeout=timeout)
-        return self.pull(keys, timeout=timeout)
+        """Push to rows, then pull the same rows, both within `timeout`."""
+        deadline = _deadline(timeout)
+        self._push(keys, gradients, deadline)
+        return self._pull(keys, None, deadline)
 
     def wait(self, push: int | None = None, *, timeout: float | None = None) -> None:
         """Wait until a push has been acknowledged: its primary and all replicas have it.
@@ -313,8 +323,8 @@ class Table(Spread):
             malt.Error: the update function raised; the text has its traceback.
         """
         number = None if push is None else whole("push", push, 0, _MOST_PUSHES)
-        limit = seconds(timeout)
-        self._call("wait", lambda table: table.wait(number, limit))
+        deadline = _deadline(timeout)
+        self._call("wait", lambda table: table.wait(number, deadline))
 
     def clock(self, *, timeout: float | None = None) -> int:
         """Wait for this rank's pushes, and say that it has ended its iteration.
@@ -324,8 +334,8 @@ class Table(Spread):
         Returns:
             `iteration`.
         """
-        limit = seconds(timeout)
-        self._call("clock", lambda table: table.advance(limit), is_clock=True)
+        deadline = _deadline(timeout)
+        self._call("clock", lambda table: table.advance(deadline), is_clock=True)
         return self.iteration
 
     @property
@@ -354,27 +364,29 @@ class Table(Spread):
             PeerError: rows of a push are lost. The table is then closed on this rank, which has
                 left it.
             TimeoutError: ranks did not call it, or servers did not answer in time. The table is
-                then closed on this rank as well.
+                then closed on this rank as well. In a job whose ranks join and leave, this rank
+                then hands its rows over, which may take half of the limit again.
         """
         if (seat := self._seat) is None or not seat.is_open:
             return
-        is_fixed, limit = jobs.current().generations is None, seconds(timeout)
+        is_fixed, deadline = jobs.current().generations is None, _deadline(timeout)
         try:
             if is_fixed:
-                seat.core.finish(limit)
+                seat.core.finish(deadline)
             else:
-                self._finish(seat, limit)
+                self._finish(seat, deadline)
         finally:
-            seat.leave(hands_over=not (is_fixed or seat.is_closed))
+            to_hand_over = core.Deadline(deadline.limit / 2)  # nothing of the limit may be left
+            seat.leave(hands_over=not (is_fixed or seat.is_closed), deadline=to_hand_over)
 
-    def _finish(self, seat: Seat, timeout: float | None) -> None:
+    def _finish(self, seat: Seat, deadline: core.Deadline) -> None:
         """Wait for all ranks, in the job's group: so all of them close the table in one edition."""
 
         def step(group: core.Group) -> None:
-            seat.core.finish(timeout)
-            group.exchange(f"close of table {self.name!r}", b"", timeout)
+            seat.core.finish(deadline)
+            group.exchange(f"close of table {self.name!r}", b"", deadline.left)
 
-        self._call("wait", lambda table: table.wait(None, timeout))
+        self._call("wait", lambda table: table.wait(None, deadline))
         calls.call("malt.ps.Table.close", step)
         seat.is_closed = True
 
@@ -390,7 +402,9 @@ class Table(Spread):
         if self._seat is not None:
             job = jobs.present()
             hands_over = job is not None and job.generations is not None
-            self._seat.leave(hands_over=hands_over, timeout=seconds(timeout))
+            limit = seconds(timeout)
+            deadline = None if limit is None else core.Deadline(limit)
+            self._seat.leave(hands_over=hands_over, deadline=deadline)
 
     def _spread(self, limit: float | None) -> TableRows:
         width = self._row_shape[0] if self._row_shape else None
@@ -402,12 +416,13 @@ class Table(Spread):
             "dtype": str(self.dtype),
             "update": update,
         }
+        limit = jobs.current().settings.timeout if limit is None else limit
         return TableRows(
             self._open(),
             facts,
             states_of(self._rule),
             jobs.current().size,
-            limit,
+            limit + self._bytes / SLOW_DISK,
             placing=self._placing,
             is_bsp=self._is_bsp,
         )
@@ -477,3 +492,9 @@ class Table(Spread):
                 "dimensions; they are a 1-D array of int64 (keys.astype(numpy.int64))"
             )
         return np.ascontiguousarray(array), 0, len(array)
+
+
+def _deadline(timeout: float | None) -> core.Deadline:
+    """Begin the time limit of a call."""
+    limit = seconds(timeout)
+    return core.Deadline(jobs.current().settings.timeout if limit is None else limit)

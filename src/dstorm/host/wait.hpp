@@ -28,11 +28,15 @@ namespace dstorm {
 
 using Clock = std::chrono::steady_clock;
 
-// The time limit of a call that waits several times. It may be the longest there is.
+// The time limit of a call that waits several times, counted from here on. It may be the longest
+// there is.
 class Deadline {
  public:
-  explicit Deadline(std::chrono::nanoseconds limit) : limit_(limit) {}
+  template <class Rep, class Period>
+  // NOLINTNEXTLINE(google-explicit-constructor): a call that takes one may be given a duration.
+  Deadline(std::chrono::duration<Rep, Period> limit) : limit_(limit) {}
   std::chrono::nanoseconds left() const { return limit_ - (Clock::now() - start_); }
+  std::chrono::nanoseconds limit() const { return limit_; }
 
  private:
   Clock::time_point start_ = Clock::now();

@@ -267,10 +267,8 @@ std::pair<std::vector<int>, std::string> Client::missing(std::optional<std::uint
   return {servers, dstorm::describe_ranks(servers) + " did not answer"};
 }
 
-void Client::wait_until(const std::function<bool()>& done, Limit limit, const char* what,
-                        std::optional<std::uint64_t> clock) {
-  const std::chrono::nanoseconds most = limit.value_or(mail_.group().timeout());
-  const dstorm::Deadline deadline(most);
+void Client::wait_until(const std::function<bool()>& done, const dstorm::Deadline& deadline,
+                        const char* what, std::optional<std::uint64_t> clock) {
   const bool on_ranks = clock.has_value();
   bool is_new = true;
   const auto has_view = [&] {
@@ -289,14 +287,15 @@ void Client::wait_until(const std::function<bool()>& done, Limit limit, const ch
     if (done()) return;
     if (may_look_again(on_ranks)) {
       const dstorm::Turns::Pause pause(mail_.turns(), dstorm::Turns::Code::kOwn);
-      if (options_.look_again(std::exchange(is_new, false))) continue;
-      throw dstorm::Superseded(missed());  // P10 (a)
+      if (!options_.look_again(std::exchange(is_new, false))) {
+        throw dstorm::Superseded(missed());  // P10 (a)
+      }
     }
     const std::chrono::nanoseconds left = deadline.left();
     if (left.count() > 0 && mail_.wait(has_view, left, missed)) continue;
     look();
     if (done()) return;
-    throw dstorm::TimeoutError(missed() + " within " + dstorm::format_seconds(most),
+    throw dstorm::TimeoutError(missed() + " within " + dstorm::format_seconds(deadline.limit()),
                                missing(clock).first);
   }
 }
@@ -308,6 +307,7 @@ bool Client::has_sent(std::optional<std::uint64_t> push) const {
 
 std::uint64_t Client::push(const Rows& rows, const std::byte* gradients, Limit limit) {
   const dstorm::Turn turn(mail_.turns(), "push", options_.name);
+  const dstorm::Deadline deadline = deadline_of(limit);
   check(rows);
   // In pieces, so that each can wait until there is room for it. If a wait ends in vain, the rest
   // is sent without any: of a push that has begun, no part is missing.
@@ -316,7 +316,7 @@ std::uint64_t Client::push(const Rows& rows, const std::byte* gradients, Limit l
   bool waits = true;
   for (std::size_t begin = 0; begin == 0 || begin < rows.count; begin += piece) {
     try {
-      if (waits) wait_until([this] { return sent_.size() < kMostSent; }, limit, "push");
+      if (waits) wait_until([this] { return sent_.size() < kMostSent; }, deadline, "push");
     } catch (const dstorm::TimeoutError&) {
       if (begin == 0) throw;
       waits = false;
@@ -344,9 +344,9 @@ std::size_t Client::most_at_once() const {
   return std::max<std::size_t>(1, kMostSent / 2 * message);
 }
 
-void Client::send_held_back(Limit limit, const char* what) {
+void Client::send_held_back(const dstorm::Deadline& deadline, const char* what) {
   while (held_back_.rows() > 0) {
-    wait_until([this] { return sent_.size() < kMostSent; }, limit, what);
+    wait_until([this] { return sent_.size() < kMostSent; }, deadline, what);
     const HeldBack::Sifted sifted = held_back_.take(most_at_once());
     send_push(sifted.rows(), sifted.gradients.data(), {}, clock_);
   }
@@ -354,18 +354,20 @@ void Client::send_held_back(Limit limit, const char* what) {
 
 void Client::wait(std::optional<std::uint64_t> push, Limit limit) {
   const dstorm::Turn turn(mail_.turns(), "wait", options_.name);
+  const dstorm::Deadline deadline = deadline_of(limit);
   check({});
   if (push && *push > last_push_) {
     throw dstorm::ConfigError("table '" + options_.name + "': there is no push " +
                               std::to_string(*push) + "; the last one is " +
                               std::to_string(last_push_));
   }
-  if (!push) send_held_back(limit, "wait");
-  wait_until([&] { return has_sent(push); }, limit, "wait");
+  if (!push) send_held_back(deadline, "wait");
+  wait_until([&] { return has_sent(push); }, deadline, "wait");
 }
 
 void Client::pull(const Rows& rows, std::byte* to, Limit limit) {
   const dstorm::Turn turn(mail_.turns(), "pull", options_.name);
+  const dstorm::Deadline deadline = deadline_of(limit);
   check(rows);
   look();
   throw_if_failed();
@@ -385,7 +387,7 @@ void Client::pull(const Rows& rows, std::byte* to, Limit limit) {
         const bool is_free = owes_[server] == 0 || mail_.has_taken_all(servers_ + part.to);
         return pull_.parts.size() < kMostAsked && (is_free || !live_[server]);
       };
-      wait_until(has_room, limit, "pull", asked_clock());
+      wait_until(has_room, deadline, "pull", asked_clock());
       // The server may have died since the rows were split.
       if (live_[server]) {
         send_pull(part);
@@ -393,7 +395,7 @@ void Client::pull(const Rows& rows, std::byte* to, Limit limit) {
         send_again(part);
       }
     }
-    wait_until([this] { return pull_.parts.empty(); }, limit, "pull", asked_clock());
+    wait_until([this] { return pull_.parts.empty(); }, deadline, "pull", asked_clock());
   } catch (...) {
     for (const auto& [id, part] : pull_.parts) owes_[static_cast<std::size_t>(part.to)] = id;
     pull_ = {};
@@ -404,50 +406,55 @@ void Client::pull(const Rows& rows, std::byte* to, Limit limit) {
 
 void Client::advance(Limit limit) {
   const dstorm::Turn turn(mail_.turns(), "clock", options_.name);
+  const dstorm::Deadline deadline = deadline_of(limit);
   check({});
   const auto is_ready = [this] { return sent_.empty() && mail_.waiting() < kMostQueued; };
-  wait_until(is_ready, limit, "clock");  // P5
+  wait_until(is_ready, deadline, "clock");  // P5
   ++clock_;
   send_to_all(Head::Kind::kClock);
 }
 
 void Client::finish(Limit limit) {
   const dstorm::Turn turn(mail_.turns(), "close", options_.name);
+  const dstorm::Deadline deadline = deadline_of(limit);
   if (is_finished_) return;
-  send_held_back(limit, "close");
-  wait_until([this] { return sent_.empty(); }, limit, "close");
+  send_held_back(deadline, "close");
+  wait_until([this] { return sent_.empty(); }, deadline, "close");
   send_to_all(Head::Kind::kBye);
   is_finished_ = has_closed_ = true;
   const auto is_over = [this] { return has_all_bye_ || !mail_.is_live(servers_ + mail_.rank()); };
-  wait_until(is_over, limit, "close", kIsDead);
+  wait_until(is_over, deadline, "close", kIsDead);
 }
 
 // ---- from one edition to the next ----
 
 void Client::settle(Limit limit) {
   const dstorm::Turn turn(mail_.turns(), "move", options_.name);
+  const dstorm::Deadline deadline = deadline_of(limit);
   is_settling_ = true;
-  wait_until([this] { return sent_.empty(); }, limit, "move");  // P10 (b)
+  wait_until([this] { return sent_.empty(); }, deadline, "move");  // P10 (b)
 }
 
 void Client::stop_server(Limit limit) {
   const dstorm::Turn turn(mail_.turns(), "move", options_.name);
+  const dstorm::Deadline deadline = deadline_of(limit);
   is_settling_ = true;
   send_to_server(Head::Kind::kStop, mail_.rank());
-  wait_until([this] { return mail_.waiting() == 0; }, limit, "move");
+  wait_until([this] { return mail_.waiting() == 0; }, deadline, "move");
 }
 
 void Client::hand_over(Limit limit) {
   const dstorm::Turn turn(mail_.turns(), "leave", options_.name);
+  const dstorm::Deadline deadline = deadline_of(limit);
   if (has_all_bye_) return;  // nobody needs the rows any more
   is_settling_ = true;
-  send_held_back(limit, "leave");
-  wait_until([this] { return sent_.empty(); }, limit, "leave");
+  send_held_back(deadline, "leave");
+  wait_until([this] { return sent_.empty(); }, deadline, "leave");
   send_to_server(Head::Kind::kHandOver, mail_.rank());
   const auto is_done = [this] {
     return has_handed_over_ || !mail_.is_live(servers_ + mail_.rank());
   };
-  wait_until(is_done, limit, "leave");
+  wait_until(is_done, deadline, "leave");
 }
 
 void Client::take_over(Client& before) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "dstorm/collective/mail.hpp"
+#include "dstorm/host/wait.hpp"
 #include "vol/ps/edition.hpp"
 #include "vol/ps/held_back.hpp"
 #include "vol/ps/key_lists.hpp"
@@ -27,10 +28,11 @@ namespace vol::ps {
 // Any thread may call; calls go one at a time, as those of a Group do. Rows given by keys have
 // growing keys of the table, or the call throws ConfigError. A call throws PeerError if rows are
 // lost: their servers are dead, and no live one has a copy. A push that has failed throws at a
-// later call, once. `limit` is the time that the whole call may take: TimeoutError.
+// later call, once. `limit` is the time that the whole call may take, from the moment at which it
+// is given: TimeoutError.
 class Client {
  public:
-  using Limit = std::optional<std::chrono::nanoseconds>;  // none: the group's
+  using Limit = std::optional<dstorm::Deadline>;  // none: the group's, from the call on
 
   // Collective over the members of the table's group, blocking. Throws as dstorm::Mail does.
   // `edition`: what the ranks have agreed on; null in the first edition (P10). `own_server`: this
@@ -141,7 +143,7 @@ class Client {
   void see(int server, std::span<const std::byte> body);
   std::size_t name_rows(Head& head, const Rows& rows, const Part& part);
   std::size_t most_at_once() const;
-  void send_held_back(Limit limit, const char* what);
+  void send_held_back(const dstorm::Deadline& deadline, const char* what);
   void send_to_all(Head::Kind kind);
   void send_to_server(Head::Kind kind, int server);
   void take(int sender, std::span<const std::byte> message);
@@ -151,12 +153,17 @@ class Client {
   void send_again(const Part& part);
   bool ask_primary(std::uint64_t id);
   // A question to this rank's server (P13); a body follows it, or comes back to `to`.
-  void ask_own(Head head, std::span<const std::byte> body, std::span<std::byte> to, Limit limit);
+  void ask_own(Head head, std::span<const std::byte> body, std::span<std::byte> to,
+               const dstorm::Deadline& deadline);
   void look();
   // `clock`: it waits for the other clients to come there, and not only for servers; the highest
   // number: for them to close the table.
-  void wait_until(const std::function<bool()>& done, Limit limit, const char* what,
-                  std::optional<std::uint64_t> clock = {});
+  void wait_until(const std::function<bool()>& done, const dstorm::Deadline& deadline,
+                  const char* what, std::optional<std::uint64_t> clock = {});
+  // Of a call that is made now.
+  dstorm::Deadline deadline_of(const Limit& limit) const {
+    return limit.value_or(mail_.group().timeout());
+  }
   bool may_look_again(bool on_ranks) const;
   // The clients and servers that a wait still waits for, with words for what they have not done.
   std::pair<std::vector<int>, std::string> missing(std::optional<std::uint64_t> clock) const;

@@ -10,10 +10,11 @@ namespace vol::ps {
 
 void Client::drop_pushes(Limit limit) {
   const dstorm::Turn turn(mail_.turns(), "restore", options_.name);
+  const dstorm::Deadline deadline = deadline_of(limit);
   check({});
   is_settling_ = true;
   try {
-    wait_until([this] { return sent_.empty(); }, limit, "restore");
+    wait_until([this] { return sent_.empty(); }, deadline, "restore");
   } catch (...) {
     is_settling_ = false;
     throw;
@@ -25,7 +26,7 @@ void Client::drop_pushes(Limit limit) {
 }
 
 void Client::ask_own(Head head, std::span<const std::byte> body, std::span<std::byte> to,
-                     Limit limit) {
+                     const dstorm::Deadline& deadline) {
   const dstorm::Turn turn(mail_.turns(), "checkpoint", options_.name);
   check({});
   head.client = static_cast<std::uint32_t>(mail_.rank());
@@ -38,7 +39,7 @@ void Client::ask_own(Head head, std::span<const std::byte> body, std::span<std::
   own_to_ = to;
   const auto is_dead = [this] { return !mail_.is_live(servers_ + mail_.rank()); };
   try {
-    wait_until([&] { return asked_own_ == 0 || is_dead(); }, limit, "checkpoint");
+    wait_until([&] { return asked_own_ == 0 || is_dead(); }, deadline, "checkpoint");
   } catch (...) {
     asked_own_ = 0;
     throw;
@@ -50,9 +51,10 @@ void Client::ask_own(Head head, std::span<const std::byte> body, std::span<std::
 }
 
 void Client::await_clocks(std::span<const std::uint64_t> clocks, Limit limit) {
+  const dstorm::Deadline deadline = deadline_of(limit);
   Head head{};
   head.kind = Head::Kind::kAwait;
-  ask_own(head, std::as_bytes(clocks), {}, limit);
+  ask_own(head, std::as_bytes(clocks), {}, deadline);
   const dstorm::Turn turn(mail_.turns(), "checkpoint", options_.name);
   const auto knows_deaths = [&] {
     for (std::size_t rank = 0; rank < live_.size(); ++rank) {
@@ -60,11 +62,12 @@ void Client::await_clocks(std::span<const std::uint64_t> clocks, Limit limit) {
     }
     return true;
   };
-  wait_until(knows_deaths, limit, "checkpoint");  // an error of lost rows names the dead
+  wait_until(knows_deaths, deadline, "checkpoint");  // an error of lost rows names the dead
 }
 
 // In pieces of one message: more of them at a time would only wait for the server's thread.
 void Client::read(std::size_t range, std::uint64_t offset, std::span<std::byte> to, Limit limit) {
+  const dstorm::Deadline deadline = deadline_of(limit);
   Head head{};
   head.kind = Head::Kind::kRead;
   head.first = static_cast<std::int64_t>(range);
@@ -72,32 +75,35 @@ void Client::read(std::size_t range, std::uint64_t offset, std::span<std::byte> 
     const std::span<std::byte> part = to.subspan(begin, std::min(kRoom, to.size() - begin));
     head.clock = offset + begin;
     head.count = part.size();
-    ask_own(head, {}, part, limit);
+    ask_own(head, {}, part, deadline);
   }
 }
 
 void Client::write(std::size_t range, std::uint64_t offset, std::span<const std::byte> from,
                    Limit limit) {
+  const dstorm::Deadline deadline = deadline_of(limit);
   Head head{};
   head.kind = Head::Kind::kWrite;
   head.first = static_cast<std::int64_t>(range);
   for (std::size_t begin = 0; begin < from.size(); begin += kRoom) {
     head.clock = offset + begin;
-    ask_own(head, from.subspan(begin, std::min(kRoom, from.size() - begin)), {}, limit);
+    ask_own(head, from.subspan(begin, std::min(kRoom, from.size() - begin)), {}, deadline);
   }
 }
 
 void Client::end_write(std::size_t range, Limit limit) {
+  const dstorm::Deadline deadline = deadline_of(limit);
   Head head{};
   head.kind = Head::Kind::kWritten;
   head.first = static_cast<std::int64_t>(range);
-  ask_own(head, {}, {}, limit);
+  ask_own(head, {}, {}, deadline);
 }
 
 void Client::continue_from(std::span<const std::uint64_t> clocks, Limit limit) {
+  const dstorm::Deadline deadline = deadline_of(limit);
   Head head{};
   head.kind = Head::Kind::kContinue;
-  ask_own(head, std::as_bytes(clocks), {}, limit);
+  ask_own(head, std::as_bytes(clocks), {}, deadline);
   clock_ = clocks[static_cast<std::size_t>(mail_.rank())];
 }
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import malt
+from malt._core_import import Deadline
 from malt.ps import _joining
 
 
@@ -24,3 +26,19 @@ def test_the_error_of_a_server_comes_out_at_once_where_its_client_waits() -> Non
         servers.given(600)
     assert caught.value.ranks == (2,)
     servers.give_up()
+
+
+def test_all_pieces_that_the_ranks_exchange_have_one_limit() -> None:
+    """Rank 1 is slow, but comes to each piece within the whole limit."""
+
+    def exchange(_: str, piece: bytes, limit: float) -> list[bytes]:
+        time.sleep(min(limit, 0.3))
+        if limit < 0.3:
+            raise malt.TimeoutError("rank 1 did not come", [1])
+        return [piece, piece]
+
+    group: Any = SimpleNamespace(exchange=exchange)
+    since = time.monotonic()
+    with pytest.raises(malt.TimeoutError, match="rank 1"):
+        _joining._Exchange(group, "t", Deadline(1.0)).all(bytes(768 * 10))
+    assert time.monotonic() - since < 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 
 import malt
 from malt._checkpoint import spread
+from malt._checkpoint.spread import Range
+from malt._core_import import Deadline
 from malt.ps._saving import TableRows
 from malt.ps._seat import Seat
 
@@ -48,7 +51,7 @@ def test_a_rank_that_has_moved_once_more_than_another_is_in_another_edition() ->
     core: Any = SimpleNamespace(commit=lambda: None)
     formed: Any = SimpleNamespace(ranks=[0, 1], clients=None)
     seats = [Seat(job, "t", "", core, 1.0) for _ in range(2)]
-    rows = [TableRows(seat, {"rows": 1}, [], 2, None, placing=None, is_bsp=False) for seat in seats]
+    rows = [TableRows(seat, {"rows": 1}, [], 2, 1.0, placing=None, is_bsp=False) for seat in seats]
 
     def can_be_saved() -> bool:
         reports = {rank: {"editions": spread.editions_of({"t": rows[rank]})} for rank in (0, 1)}
@@ -60,3 +63,21 @@ def test_a_rank_that_has_moved_once_more_than_another_is_in_another_edition() ->
         assert not can_be_saved()
         seats[1]._commit(formed, brought)
         assert can_be_saved()
+
+
+def test_all_waits_for_rows_that_are_saved_have_one_limit() -> None:
+    """The server is slow, but answers each question within the whole limit."""
+
+    def read(_: int, __: int, ___: Any, deadline: Deadline) -> None:
+        if deadline.left < 0.3:
+            raise malt.TimeoutError("rank 0 did not answer", [0])
+        time.sleep(0.3)
+
+    seat: Any = SimpleNamespace(core=SimpleNamespace(read=read))
+    facts = {"rows": 160, "width": None, "dtype": "float32"}
+    rows = TableRows(seat, facts, [], 1, 1.0, placing=None, is_bsp=False)
+    ranges = [Range(number, 16 * number, 16 * number + 16) for number in range(10)]
+    since = time.monotonic()
+    with pytest.raises(malt.TimeoutError):
+        _ = [rows.read(each, 0) for each in ranges]
+    assert time.monotonic() - since < 2

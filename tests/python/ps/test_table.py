@@ -418,6 +418,28 @@ except KeyError:
     assert result.told[0]["sum"] == 2000
 
 
+def test_a_push_and_a_pull_have_one_limit(tmp_path: Path) -> None:
+    body = """
+malt.init(timeout=60)
+def update(values, gradients):
+    if rank == 1:
+        time.sleep(0.05)
+    values += gradients
+# Each of 200 rows takes a message. Values with a codec are pulled by messages too.
+table = malt.ps.Table(200, 16384, update=update, codec=malt.FLOAT16)
+malt.barrier()
+if rank == 0:
+    tell(error=error_of(table.push_pull, None, 1.0, timeout=3))
+    tell(sum=float(table.pull().sum()))
+table.close()
+"""
+    told = run_job(tmp_path, 2, body).told[0]
+    assert (told["error"].kind, told["error"].ranks) == ("TimeoutError", (1,))
+    assert told["error"].says("pull of table", "rank 1 did not answer within 3 s")
+    assert 3 <= told["error"].seconds < 4.5
+    assert told["sum"] == 200 * 16384
+
+
 def test_time_outs_name_the_ranks_that_are_behind(tmp_path: Path) -> None:
     body = """
 malt.init(timeout=60)

@@ -161,7 +161,7 @@ table.wait()
 malt.barrier()
 if malt.rank() == 0:
     try:
-        table.close(timeout=0.5)
+        table.close(timeout=2)  # half of it more for its rows
     except malt.TimeoutError as error:
         tell(error=str(error))
     has_left.touch()
@@ -178,7 +178,7 @@ else:
     ) as job:
         result = job.finish()
     assert result.code == 0, result.output
-    assert "close of table 'table 1': rank 1 did not close it within 0.5 s" in job.told(0)["error"]
+    assert "close of table 'table 1': rank 1 did not close it within 2 s" in job.told(0)["error"]
     assert job.told(1)["sum"] == 2000.0
 
 

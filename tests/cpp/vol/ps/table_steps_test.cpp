@@ -1,5 +1,6 @@
 // Tables in which a rank is killed or stopped between any two messages of its client or its server:
-// each push counts once, whole, whichever moment that is.
+// each push counts once, whole, whichever moment that is. And each call ends at its limit, wherever
+// in it a server stops, and however slow it is.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -55,7 +56,19 @@ struct Trial {
 Trial* trial_of_process = nullptr;
 Moment moment_of_process;
 
+// What a member does before each of its messages.
+struct Pace {
+  std::atomic<std::chrono::milliseconds> delay{};
+  std::atomic<int> stops_after{-1};  // so many more messages; below 0: never
+};
+std::array<Pace, 4>* paces_of_process = nullptr;  // by member of a table on two ranks
+
 void before_message(int member) {
+  if (paces_of_process != nullptr) {
+    Pace& pace = paces_of_process->at(static_cast<std::size_t>(member));
+    std::this_thread::sleep_for(pace.delay.load());
+    if (pace.stops_after >= 0 && pace.stops_after-- == 0) std::raise(SIGSTOP);
+  }
   if (trial_of_process == nullptr) return;
   Trial& trial = *trial_of_process;
   const int number = ++trial.messages.at(static_cast<std::size_t>(member));
@@ -244,6 +257,129 @@ TEST(TableSteps, AFaultBetweenAnyTwoMessagesLosesAndDoublesNothing) {
         run(setting, moment);
         if (HasFailure()) return;
       }
+    }
+  }
+}
+
+// A call of rank 0, with a server that needs much longer for it than its limit, though no single
+// message of it does.
+struct Late {
+  std::string name;
+  std::function<void(Rank&, std::span<const std::int64_t> of_rank_1, Client::Limit)> call;
+  int server = 1;             // the slow one
+  bool is_held_back = false;  // rank 0 has pushes to be sent first
+  bool times_out = true;
+};
+
+constexpr auto kLateLimit = 1s;
+constexpr std::size_t kWidth = kMostRowBytes / sizeof(double);  // each row is a message
+
+void push_ones(Rank& one, std::span<const std::int64_t> keys, Client::Limit limit) {
+  const std::vector<double> gradients(keys.size() * kWidth, 1);
+  one.client->push({keys.data(), 0, keys.size()},
+                   reinterpret_cast<const std::byte*>(gradients.data()), limit);
+}
+
+std::vector<double> pull(Rank& one, std::span<const std::int64_t> keys, Client::Limit limit) {
+  std::vector<double> values(keys.size() * kWidth);
+  one.client->pull({keys.data(), 0, keys.size()}, reinterpret_cast<std::byte*>(values.data()),
+                   limit);
+  return values;
+}
+
+std::vector<std::byte> read_own(Rank& one, Client::Limit limit) {
+  const std::size_t range = one.client->ranges(std::vector<int>{0, 1}).front();
+  std::vector<std::byte> bytes(16 * kMostRowBytes);
+  one.client->read(range, 0, bytes, limit);
+  return bytes;
+}
+
+std::vector<Late> late_calls() {
+  return {
+      {.name = "push", .call = push_ones, .times_out = false},
+      {.name = "wait",
+       .call = [](Rank& one, auto, Client::Limit limit) { one.client->wait({}, limit); },
+       .is_held_back = true},
+      {.name = "pull",
+       .call = [](Rank& one, auto keys, Client::Limit limit) { pull(one, keys, limit); }},
+      {.name = "close",
+       .call = [](Rank& one, auto, Client::Limit limit) { one.client->finish(limit); },
+       .is_held_back = true},
+      {.name = "read",
+       .call = [](Rank& one, auto, Client::Limit limit) { read_own(one, limit); },
+       .server = 0},
+      {.name = "write",
+       .call =
+           [](Rank& one, auto, Client::Limit limit) {
+             const std::size_t range = one.client->ranges(std::vector<int>{0, 1}).front();
+             one.client->write(range, 0, std::vector<std::byte>(16 * kMostRowBytes), limit);
+           },
+       .server = 0},
+  };
+}
+
+// Returns rank 0's exit status. `stops_after`: the server stops so; below 0: it is slow.
+int run_late(Rank& one, const Late& late, Pace& pace, int stops_after, pid_t other) {
+  std::vector<std::int64_t> keys;
+  for (const std::int64_t key : every(400, 1)) {
+    const Placement& placement = one.client->placement();
+    if (placement.server(placement.range_of(key), 0) == 1) keys.push_back(key);
+  }
+  if (late.is_held_back) push_ones(one, keys, {});
+  // The six requests or more of a read go one at a time, the 128 rows or more of rank 1 by tens.
+  if (stops_after < 0) pace.delay = late.server == 0 ? 400ms : 40ms;
+  pace.stops_after = stops_after;
+  std::vector<int> ranks;
+  std::string text;
+  const auto since = std::chrono::steady_clock::now();
+  try {
+    late.call(one, keys, kLateLimit);
+  } catch (const dstorm::TimeoutError& error) {
+    ranks = error.ranks();
+    text = error.what();
+  }
+  const auto taken = std::chrono::steady_clock::now() - since;
+  pace.stops_after = -1;
+  pace.delay = 0ms;
+  if (stops_after >= 0) kill(other, SIGCONT);
+  CHECK_THAT(taken < 2 * kLateLimit);
+  CHECK_THAT(ranks == (late.times_out ? std::vector<int>{late.server} : std::vector<int>{}));
+  CHECK_THAT(text.empty() || text.find("within 1 s") != std::string::npos);
+  late.call(one, keys, {});
+  if (late.name == "push" || late.is_held_back) {
+    const double pushes = late.is_held_back ? 1 : 2;
+    if (late.name != "close") CHECK_THAT(are_all(pull(one, keys, {}), pushes));
+  }
+  return 0;
+}
+
+TEST(TableSteps, ACallEndsAtItsLimitWhereverInItAServerStopsAndHoweverSlowItIs) {
+  for (const Late& late : late_calls()) {
+    for (const int stops_after : {-1, 0, 1, 7}) {
+      if (late.server == 0 && stops_after >= 0) continue;
+      TableOptions options = options_of(400, kWidth);
+      options.codec = Codec::float16();  // so that nothing is read in place, without a message
+      if (late.is_held_back) options.threshold = 10;
+      Shared<Posts> posts;
+      Shared<std::array<Pace, 4>> paces;
+      Shared<std::atomic<pid_t>> other;
+      Shared<std::atomic<bool>> is_over;
+      Job job(2, [&](dstorm::Bootstrap& bootstrap) {
+        paces_of_process = &*paces;
+        if (bootstrap.rank() == 1) *other = getpid();
+        Rank one(*posts, bootstrap.rank(), 2, options);
+        int status = 0;
+        if (one.rank == 1) {
+          if (late.name != "close") await(*is_over);
+        } else {
+          Pace& pace = paces->at(static_cast<std::size_t>(2 + late.server));
+          status = run_late(one, late, pace, stops_after, *other);
+          *is_over = true;
+        }
+        if (status == 0) one.client->finish({});
+        return status;
+      });
+      EXPECT_EQ(job.wait_all(), (std::vector<int>{0, 0})) << late.name << ' ' << stops_after;
     }
   }
 }
