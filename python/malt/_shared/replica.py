@@ -6,7 +6,6 @@ allreduce. streams.py has the rules, and wire.py the messages.
 
 from __future__ import annotations
 
-import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from malt import _errors as errors
-from malt._core_import import Group, Messages, Reducer
+from malt._core_import import Deadline, Group, Messages, Reducer
 from malt._errors import ConfigError, DamagedError, PeerError, describe_ranks
 from malt._job import job as jobs
 from malt._job.alike import check_alike
@@ -100,9 +99,9 @@ class Replica:
         if self._group is not group:
             self.messages.regroup(group)
             self._begin_group(group)
-        self._join()
+        self._join(Deadline(jobs.current().settings.timeout))
 
-    def enter(self, group: Group, rejoins: bool) -> Replica:
+    def enter(self, group: Group, rejoins: bool, deadline: Deadline) -> Replica:
         """Open the array in its first group, or go on with that after an error."""
         if self._group is not group:
             self.shut()
@@ -110,10 +109,10 @@ class Replica:
             self._messages = Messages(group, self.name, slot_bytes, _DEPTH, rejoins)
             self._is_fresh = rejoins
             self._begin_group(group)
-        self._join()
+        self._join(deadline)
         return self
 
-    def drain(self, limit: float) -> None:
+    def drain(self, deadline: Deadline) -> None:
         """Make all ranks' arrays equal (rule 6). Collective.
 
         Other ranks may have ended a step of it which an exception has ended here. So the next call
@@ -124,9 +123,9 @@ class Replica:
             return
         if self.rounded is None:
             if not (self.is_comparing or self._is_marked):
-                self._send_changes(limit)
-            self._settle(limit, is_drain=True)
-        self._round_alike(limit)
+                self._send_changes(deadline)
+            self._settle(deadline, is_drain=True)
+        self._round_alike(deadline)
 
     @property
     def is_draining(self) -> bool:
@@ -144,14 +143,14 @@ class Replica:
         self.rounded = self._before = None
         self.is_drained = False
 
-    def _join(self) -> None:
+    def _join(self, deadline: Deadline) -> None:
         kinds = {"rows": (self._rows.dtype, self._rows.size)}
         if self._flat.dtype.kind == "f":
             kinds["values"] = (self._flat.dtype, len(self._room))
         assert self._group is not None
         for name, (dtype, count) in list(kinds.items())[len(self._reducers) :]:
             self._reducers.append(Reducer(self._group, dtype.name, count, f"{self.name} {name}"))
-        self._settle(jobs.current().settings.timeout)
+        self._settle(deadline)
 
     def shut(self) -> None:
         if self._messages is not None:
@@ -187,14 +186,14 @@ class Replica:
     def _put(self, delta: Delta) -> None:
         self.due.extend((wire.DELTA, part) for part in delta.parts())
 
-    def _send_changes(self, limit: float) -> None:
+    def _send_changes(self, deadline: Deadline) -> None:
         """Send all that this rank has changed, as far as numbers of its kind can say it."""
         for _ in range(_MOST_STEPS):
-            self.send_all(limit)
+            self.send_all(deadline)
             if self.begin_delta():
                 break
         np.copyto(self._flat, self._copy)
-        self.send_all(limit)
+        self.send_all(deadline)
 
     @uninterrupted
     def send_now(self) -> None:
@@ -206,7 +205,7 @@ class Replica:
                 return
             self.due.popleft()
 
-    def send_all(self, limit: float) -> None:
+    def send_all(self, deadline: Deadline) -> None:
         """Send all that is due, and receive meanwhile: other ranks may be doing the same."""
 
         def is_done(_: Sequence[int]) -> bool:
@@ -216,12 +215,12 @@ class Replica:
         def missing(_: Sequence[int]) -> list[int]:
             return self.messages.blockers()
 
-        self._wait(is_done, missing, "receive what this rank sent", limit, for_room=True)
+        self._wait(is_done, missing, "receive what this rank sent", deadline, for_room=True)
 
     def _others(self, live: Sequence[int]) -> list[int]:
         return [rank for rank in live if rank != self._rank]
 
-    def await_exchanges(self, target: int, limit: float) -> None:
+    def await_exchanges(self, target: int, deadline: Deadline) -> None:
         """Wait for `target` exchanges of each live rank that is not in a drain."""
 
         def missing(live: Sequence[int]) -> list[int]:
@@ -232,30 +231,29 @@ class Replica:
                 if self.streams.clocks[rank] < target and self._marks[rank] <= mine
             ]
 
-        self._wait(lambda live: not missing(live), missing, f"come to exchange {target}", limit)
+        self._wait(lambda live: not missing(live), missing, f"come to exchange {target}", deadline)
 
     def _wait(
         self,
         is_done: Callable[[Sequence[int]], bool],
         missing: Callable[[Sequence[int]], list[int]],
         to_do: str,
-        limit: float,
+        deadline: Deadline,
         *,
         for_room: bool = False,
     ) -> None:
         """Receive until `is_done(live ranks)`."""
-        deadline = time.monotonic() + limit
         while True:
             live = self.messages.live()  # first: what these ranks have sent before is received here
             self.receive()
             if is_done(live):
                 return
-            left = deadline - time.monotonic()
+            left = deadline.left
             ranks = missing(live)
             text = f"{self.what}: {describe_ranks(ranks)} did not {to_do}"
-            if left <= 0:
+            if not left:
                 raise errors.TimeoutError(
-                    f"{text} within {limit:g} s; a longer limit: the call's timeout=, "
+                    f"{text} within {deadline.limit:g} s; a longer limit: the call's timeout=, "
                     "malt.init(timeout=) or MALT_TIMEOUT",
                     ranks,
                 )
@@ -288,19 +286,19 @@ class Replica:
 
     # The drain: rules 6 and 7 of streams.py
 
-    def _settle(self, limit: float, *, is_drain: bool = False) -> None:
+    def _settle(self, deadline: Deadline, *, is_drain: bool = False) -> None:
         """Compare with all live ranks, and pass on what they lack, until all have the same."""
         while True:
             if not self.is_comparing:
-                self._mark(limit)
-            self._compare(limit)
+                self._mark(deadline)
+            self._compare(deadline)
             if self._judge(is_drain):
                 return
-            self.send_all(limit)
+            self.send_all(deadline)
             if self._has_values_due:
-                self._send_values(limit)
+                self._send_values(deadline)
 
-    def _mark(self, limit: float) -> None:
+    def _mark(self, deadline: Deadline) -> None:
         """Wait until all live ranks have come here; all that they sent before has then arrived.
 
         A rank that has come, and whose call timed out, may have sent deltas since. They are not
@@ -320,7 +318,7 @@ class Replica:
         def late(live: Sequence[int]) -> list[int]:
             return missing(live) or self.messages.blockers()
 
-        self._wait(is_done, late, "come", limit, for_room=True)
+        self._wait(is_done, late, "come", deadline, for_room=True)
         self._is_marked, self.is_comparing = False, True
 
     @uninterrupted
@@ -331,7 +329,7 @@ class Replica:
             self.due.append((wire.MARK, mark))
             self._is_marked = True
 
-    def _compare(self, limit: float) -> None:
+    def _compare(self, deadline: Deadline) -> None:
         """Get the rows of all ranks that take part, the same on each of them."""
         if self._may_reduce(self._reducers[0]):
             self._rows[:] = 0
@@ -339,7 +337,8 @@ class Replica:
             checksum = _checksum(self._copy) if self._is_first else 0
             row[:_FIRST_HELD] = True, self._is_fresh, checksum, self.streams.clocks[self._rank]
             row[_FIRST_HELD:] = self.streams.held
-            self._reducers[0].allreduce(self._rows.ctypes.data, self._rows.size, False, limit)
+            data, count = self._rows.ctypes.data, self._rows.size
+            self._reducers[0].allreduce(data, count, False, deadline.left)
 
     def _may_reduce(self, reducer: Reducer) -> bool:
         """Return whether the last result has been used, or has not come."""
@@ -394,12 +393,12 @@ class Replica:
             "afterwards",
         )
 
-    def _send_values(self, limit: float) -> None:
+    def _send_values(self, deadline: Deadline) -> None:
         pieces = self._pieces_of_copy()
         for index, piece in enumerate(pieces):
             part = Part(self._rank, 0, 0, index, len(pieces), piece.tobytes())
             self.due.append((wire.VALUES, part))
-            self.send_all(limit)
+            self.send_all(deadline)
 
     def _take_values(self, part: Part, held: Held) -> None:
         pieces = self._pieces_of_copy()
@@ -421,7 +420,7 @@ class Replica:
         step = max(1, deltas.part_bytes(self._copy) // self._copy.itemsize)
         return [self._copy[start : start + step] for start in range(0, self._copy.size, step)]
 
-    def _round_alike(self, limit: float) -> None:
+    def _round_alike(self, deadline: Deadline) -> None:
         """Give float copies the same bits; the order of additions has rounded them differently."""
         spare = (self._size - 1).bit_length()  # so that no sum of the ranks' copies overflows
         while self.rounded is not None:
@@ -430,7 +429,7 @@ class Replica:
                 piece = self._copy[self.rounded : self.rounded + len(self._room)]
                 self._room[: len(piece)] = np.ldexp(piece, -spare)
                 data, count = self._room.ctypes.data, len(self._room)
-                self._reducers[1].allreduce(data, count, True, limit)
+                self._reducers[1].allreduce(data, count, True, deadline.left)
             self._take_rounded(spare)
 
     @uninterrupted

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy.typing as npt
 
 from malt._arguments import seconds, text, whole
+from malt._core_import import Deadline, Stats
 from malt._core_import import Held as Turn
-from malt._core_import import Stats
 from malt._errors import ConfigError, SupersededError
 from malt._job import calls
 from malt._job import job as jobs
@@ -59,14 +60,16 @@ class Shared:
         if name is not None:
             text("name", name)
         job = jobs.current()
+        deadline = _deadline(None)
         self.array = data
         with job.turns.hold("making a malt.ps.Shared"):
             name = f"shared-{job.vectors + 1}" if name is None else name
             self._replica = Replica(array.reshape(-1), name)
-            _compare(name, array)
+            _compare(name, array, deadline)
+            enter = partial(self._replica.enter, deadline=deadline)
             about = f"shared array {name!r} of {array.dtype} {list(array.shape)}"
             try:
-                calls.make(self._replica.enter, about, has_shared_values=False, is_of_loop=True)
+                calls.make(enter, about, has_shared_values=False, is_of_loop=True)
             except BaseException:
                 self._replica.shut()
                 raise
@@ -82,7 +85,7 @@ class Shared:
                 this rank, its changes wait in the array, and go with a later call. k >= 0 sends
                 them now, and waits until each other live rank has made at most k exchanges less
                 than this one; it does not wait for ranks that have come to drain().
-            timeout: seconds to wait; that of malt.init() if None.
+            timeout: seconds that the call may take; that of malt.init() if None.
 
         Returns:
             How many deltas of other ranks have been added.
@@ -94,7 +97,7 @@ class Shared:
                 exchange() again: it goes on with this exchange, and sends no later changes.
         """
         bound = None if staleness is None else whole("staleness", staleness, 0)
-        limit, replica = _limit(timeout), self._replica
+        deadline, replica = _deadline(timeout), self._replica
         with self._turn("exchange"):
             self._check_drained()
             before = replica.added
@@ -107,12 +110,12 @@ class Shared:
                     self._in_group(replica.send_now)
                 replica.receive()
             else:
-                self._in_group(lambda: replica.send_all(limit))
+                self._in_group(lambda: replica.send_all(deadline))
                 if not replica.has_begun:
                     replica.begin_exchange()
-                self._in_group(lambda: replica.send_all(limit))
+                self._in_group(lambda: replica.send_all(deadline))
                 target = self.iteration - bound
-                self._in_group(lambda: replica.await_exchanges(target, limit))
+                self._in_group(lambda: replica.await_exchanges(target, deadline))
             replica.has_begun = False
             replica.streams.forget_known(replica.messages.live())
             return replica.added - before
@@ -142,7 +145,7 @@ class Shared:
         """Make all ranks' arrays equal: the sum of all changes. Collective.
 
         Args:
-            timeout: seconds to wait for other ranks in each step; that of malt.init() if None.
+            timeout: seconds that the call may take; that of malt.init() if None.
 
         Returns:
             The ranks that took part, this one too, sorted. All of their changes are in the sum.
@@ -152,9 +155,9 @@ class Shared:
             TimeoutError: the ranks that the error names did not come. Call drain() again: it goes
                 on with this drain. Changes that are made meanwhile stay, for the call after it.
         """
-        limit = _limit(timeout)
+        deadline = _deadline(timeout)
         with self._turn("drain"):
-            self._in_group(lambda: self._replica.drain(limit))
+            self._in_group(lambda: self._replica.drain(deadline))
         drained, self._replica.is_drained = self._replica.drained, False
         return drained  # no call is between these: nor can an exception of a signal handler be
 
@@ -223,15 +226,16 @@ class Shared:
                 jobs.regroup()
 
 
-def _limit(timeout: float | None) -> float:
+def _deadline(timeout: float | None) -> Deadline:
+    """Begin the time limit of a call."""
     limit = seconds(timeout)
-    return jobs.current().settings.timeout if limit is None else limit
+    return Deadline(jobs.current().settings.timeout if limit is None else limit)
 
 
-def _compare(name: str, array: npt.NDArray[Any]) -> None:
+def _compare(name: str, array: npt.NDArray[Any], deadline: Deadline) -> None:
     """Check that all ranks share arrays of one kind. Collective, but not on a rejoining rank."""
     if not jobs.current().makes_due():
         what = f"malt.ps.Shared, {name!r}"
         report = {"dtype": str(array.dtype), "shape": list(array.shape)}
-        _, given = Together(what, None).step("the array", lambda: (None, report))
+        _, given = Together(what, deadline.left).step("the array", lambda: (None, report))
         check_alike(what, given, "share an array of one dtype and shape on all ranks")

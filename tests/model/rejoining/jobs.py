@@ -18,6 +18,7 @@ import contextlib
 import math
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from operator import eq
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -34,8 +35,9 @@ from malt._launch.options import Options
 from malt._rendezvous import member_session, node_session, server, session, wire
 from malt._rendezvous.wire import ToClient, ToServer
 from malt._shared import replica
+from malt._shared import shared as public_shared
 from rejoining import groups, launchers, shared
-from rejoining.machines import Process, Threading, Time, World
+from rejoining.machines import Deadline, Process, Threading, Time, World
 from rejoining.sockets import Listener, SelectModule, SelectorsModule, SocketModule
 
 TIMEOUT = 10.0
@@ -150,7 +152,7 @@ class Job:
     @contextlib.contextmanager
     def _in_the_place_of_modules(self) -> Iterator[None]:
         world = self.world
-        time, threading = Time(world), Threading(world)
+        time, threading, deadline = Time(world), Threading(world), partial(Deadline, world)
         self._socket = socket = SocketModule(world)
         pid = SimpleNamespace(getpid=lambda: world.here().process.pid)
         instead: list[tuple[Any, dict[str, Any]]] = [
@@ -177,8 +179,9 @@ class Job:
             (handover, {"time": time, "Vector": groups.Vector}),
             (
                 replica,
-                {"time": time, "Messages": shared.Messages, "Reducer": shared.Reducer},
+                {"Deadline": deadline, "Messages": shared.Messages, "Reducer": shared.Reducer},
             ),
+            (public_shared, {"Deadline": deadline}),
             (jobs, {"current": lambda: self.lives[world.here().process].job}),
         ]
         before = [(module, {n: getattr(module, n) for n in names}) for module, names in instead]

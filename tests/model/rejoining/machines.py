@@ -200,6 +200,19 @@ class Time:
         self._world.park(self._world.now + seconds)
 
 
+class Deadline:
+    """For `malt._core.Deadline`."""
+
+    def __init__(self, world: World, limit: float) -> None:
+        self._world = world
+        self._end = world.now + limit
+        self.limit = limit
+
+    @property
+    def left(self) -> float:
+        return max(0.0, self._end - self._world.now)
+
+
 class Lock:
     def __init__(self, world: World) -> None:
         self._world = world

@@ -230,6 +230,56 @@ tell(x=x.copy())
     assert [x.tolist() for x in result.each("x")] == [[3, 3, 3]] * 2
 
 
+@pytest.mark.parametrize(
+    "call", ["shared.exchange(staleness=0, timeout=4)", "shared.drain(timeout=4)"]
+)
+def test_a_call_has_one_limit_for_all_of_its_steps(tmp_path: Path, call: str) -> None:
+    """Rank 1 takes what is due in time for the first step, and comes to no later one."""
+    body = """
+malt.init(timeout=60)
+x = np.zeros(3)
+shared = malt.ps.Shared(x)
+malt.barrier()
+if rank == 0:
+    for _ in range(9):  # more than there are slots
+        x += 1
+        shared.exchange()
+    raise_flag("full")
+    tell(error=error_of(lambda: eval(call)))
+    raise_flag("late")
+else:
+    await_flag("full")
+    time.sleep(3)
+    shared.poll()
+    await_flag("late")
+malt.barrier()
+"""
+    error = run_job(tmp_path, 2, body, call=call).told[0]["error"]
+    assert (error.kind, error.ranks) == ("TimeoutError", (1,))
+    assert error.says("rank 1 did not come", "within 4 s")
+    assert 4 <= error.seconds < 6
+
+
+def test_making_it_has_one_limit_for_all_of_its_steps(tmp_path: Path) -> None:
+    """Rank 1 comes in time for the first step, and to the last one never."""
+    body = """
+from malt._shared.replica import Replica
+malt.init(timeout=4)
+if rank == 0:
+    tell(error=error_of(malt.ps.Shared, np.zeros(3)))
+    raise_flag("late")
+    os._exit(0)
+Replica._settle = lambda *_, **__: await_flag("late")
+time.sleep(3)
+malt.ps.Shared(np.zeros(3))
+os._exit(0)
+"""
+    error = run_job(tmp_path, 2, body).told[0]["error"]
+    assert (error.kind, error.ranks) == ("TimeoutError", (1,))
+    assert error.says("within 4 s")
+    assert 4 <= error.seconds < 6
+
+
 def test_an_exchange_that_is_called_again_counts_once(tmp_path: Path) -> None:
     body = """
 malt.init(timeout=60)
