@@ -54,6 +54,12 @@ DUPLEX = "dstorm/collective/duplex.cpp"
 
 MUTANTS = [
     Mutant(
+        "P15: a server answers a client that takes no answers",
+        "mail_.untaken(sender) >= kMostUntaken",
+        "false",
+        SERVER,
+    ),
+    Mutant(
         "a server that goes before others takes their ranges along",
         "if (owner != order.end()) std::rotate(order.begin(), owner, owner + 1);",
         "if (owner != order.end()) std::iter_swap(order.begin(), owner);",

@@ -39,6 +39,7 @@ void Mail::end(int to) {
     publish(slot_, begun_bytes_, to);
   } else {
     backlog_.push_back({to, std::move(begun_)});
+    ++peers_[static_cast<std::size_t>(to)].waiting;
     begun_ = {};
   }
 }
@@ -55,6 +56,7 @@ bool Mail::pump() {
       }
       publish(slot, next.bytes.size(), next.to);
     }
+    --peers_[static_cast<std::size_t>(next.to)].waiting;
     backlog_.pop_front();
     has_sent = true;
   }
@@ -67,8 +69,12 @@ int Mail::claim() {
 
 void Mail::publish(int slot, std::size_t bytes, int to) {
   state_.group().check_standing();
+  untaken(
+      to);  // forgets those that have been taken, so what is noted here is as much as slots have
+  Peer& peer = peers_[static_cast<std::size_t>(to)];
   SlotHeader header{};
-  header.iteration = peers_[static_cast<std::size_t>(to)].sent = ++iteration_;
+  header.iteration = peer.sent = ++iteration_;
+  peer.untaken.push_back(iteration_);
   header.payload_bytes = bytes;
   writer_.publish(slot, header, {&to, 1});
   state_.channel().deliver({&to, 1}, bytes);
@@ -77,6 +83,15 @@ void Mail::publish(int slot, std::size_t bytes, int to) {
 bool Mail::has_taken_all(int to) const {
   return std::ranges::none_of(backlog_, [to](const Waiting& each) { return each.to == to; }) &&
          writer_.consumed(to, peers_[static_cast<std::size_t>(to)].sent);
+}
+
+std::size_t Mail::untaken(int to) {
+  Peer& peer = peers_[static_cast<std::size_t>(to)];
+  if (!is_live(to)) return 0;
+  while (!peer.untaken.empty() && writer_.consumed(to, peer.untaken.front())) {
+    peer.untaken.pop_front();
+  }
+  return peer.untaken.size() + peer.waiting;
 }
 
 SlotHeader Mail::header_of(const Peer& peer, int slot, std::uint64_t clock) const {
@@ -94,7 +109,7 @@ SlotHeader Mail::header_of(const Peer& peer, int slot, std::uint64_t clock) cons
 bool Mail::has_news() {
   for (Peer& peer : peers_) {
     if (peer.rank != rank() && !state_.group().is_left_out(peer.rank) &&
-        peer.reader.clock() > peer.read) {
+        peer.reader.clock() > peer.read && !is_left(peer)) {
       return true;
     }
   }

@@ -6,7 +6,9 @@
 //     for one receiver grow (S5), and while some message waits for a slot, all later ones wait
 //     behind it.
 //  M2 A rank that finds no slot keeps the message in memory of its own. So two ranks that send to
-//     each other cannot block each other; the layer above bounds what it has in flight.
+//     each other cannot block each other; the layer above bounds what it has in flight. It can
+//     leave messages lying, so that a rank which does not take the answers to its questions fills
+//     its own slots and memory, and no other rank's.
 //  M3 What a rank sent before it died is taken up to its clock (S6). A message to a rank that is
 //     dead or has left is dropped.
 #pragma once
@@ -19,6 +21,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "dstorm/segment.hpp"
@@ -47,7 +50,9 @@ class Mail {
   // Sends messages that wait for slots; returns whether it sent any.
   bool pump();
   // Calls take(sender, message) for each message that has arrived; the bytes are valid during the
-  // call, and another process may write them. Returns whether there were any.
+  // call, and another process may write them. Returns whether there were any. If `take` returns
+  // false, which it may while untaken(sender) is above 0, the message and the later ones of its
+  // sender stay where they are until the sender has taken a message of this rank's (M2).
   template <class Take>
   bool take_in(Take&& take) {
     bool is_news = false;
@@ -77,6 +82,8 @@ class Mail {
   std::size_t waiting() const { return backlog_.size(); }
   // Whether `to` has taken all messages to it, as far as this host has heard.
   bool has_taken_all(int to) const;
+  // How many it has not taken; none once it is dead.
+  std::size_t untaken(int to);
   // Of the messages sent, and of those taken.
   std::uint64_t bytes_out() const { return bytes_out_; }
   std::uint64_t bytes_in() const { return bytes_in_; }
@@ -91,9 +98,12 @@ class Mail {
   struct Peer {
     int rank;
     SlotReader reader;
-    std::uint64_t read = 0;   // its messages up to this iteration have been taken
-    std::uint64_t sent = 0;   // the iteration of the last message to it
-    std::uint64_t bytes = 0;  // of messages in both directions
+    std::uint64_t read = 0;                  // its messages up to this iteration have been taken
+    std::uint64_t sent = 0;                  // the iteration of the last message to it
+    std::uint64_t bytes = 0;                 // of messages in both directions
+    std::deque<std::uint64_t> untaken = {};  // the iterations of messages to it; not those waiting
+    std::size_t waiting = 0;                 // messages to it in backlog_
+    std::size_t untaken_when_left = 0;       // its next message has been left lying; 0: it has not
   };
   struct Waiting {
     int to;
@@ -102,8 +112,10 @@ class Mail {
 
   template <class Take>
   bool take_from(Peer& peer, Take& take) {
+    if (is_left(peer)) return false;
+    peer.untaken_when_left = 0;
     const std::uint64_t clock = peer.reader.clock();
-    const bool is_news = peer.read < clock;
+    bool is_news = peer.read < clock;
     bool has_taken = false;
     while (peer.read < clock) {
       const int slot = peer.reader.oldest(peer.read, clock);
@@ -112,7 +124,14 @@ class Mail {
         break;
       }
       const SlotHeader header = header_of(peer, slot, clock);
-      take(peer.rank, std::span(peer.reader.payload(slot), header.payload_bytes));
+      const std::span message(peer.reader.payload(slot), header.payload_bytes);
+      if constexpr (std::is_void_v<decltype(take(peer.rank, message))>) {
+        take(peer.rank, message);
+      } else if (!take(peer.rank, message)) {
+        peer.untaken_when_left = untaken(peer.rank);
+        is_news = has_taken;
+        break;
+      }
       peer.read = header.iteration;
       peer.reader.release(header.iteration);
       bytes_in_ += header.payload_bytes;
@@ -124,6 +143,9 @@ class Mail {
   }
   SlotHeader header_of(const Peer& peer, int slot, std::uint64_t clock) const;
   bool has_news();
+  bool is_left(const Peer& peer) {
+    return peer.untaken_when_left > 0 && untaken(peer.rank) >= peer.untaken_when_left;
+  }
   int claim();
   void publish(int slot, std::size_t bytes, int to);
 

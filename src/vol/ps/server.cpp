@@ -57,8 +57,9 @@ void Server::run() {
   };
   const auto missed = [] { return std::string(); };
   while (!is_stopped_) {
-    bool is_news = mail_.take_in(
-        [this](int sender, std::span<const std::byte> message) { take(sender, message); });
+    bool is_news = mail_.take_in([this](int sender, std::span<const std::byte> message) {
+      return take_if_due(sender, message);
+    });
     is_news = follow_view() || is_news;
     is_news = mail_.pump() || is_news;
     is_news = send_next_move() || is_news;
@@ -150,10 +151,20 @@ std::vector<Server::Stretch> Server::stretches_of(const Rows& rows) const {
   return stretches;
 }
 
-void Server::take(int sender, std::span<const std::byte> message) {
-  reading_ = sender;
+bool Server::take_if_due(int sender, std::span<const std::byte> message) {
   if (message.size() < kHeadBytes) throw_damaged(sender, "a message without a head");
   const Head head = head_of(message);
+  const bool asks = head.kind == Head::Kind::kPush || head.kind == Head::Kind::kPull ||
+                    head.kind == Head::Kind::kHotPull;
+  if (asks && sender < clients_ && sender != own() && mail_.untaken(sender) >= kMostUntaken) {
+    return false;
+  }
+  take(sender, head, message);
+  return true;
+}
+
+void Server::take(int sender, const Head& head, std::span<const std::byte> message) {
+  reading_ = sender;
   const bool is_client = sender < clients_;
   const auto values = [&] {
     return message.data() + kHeadBytes + (head.has_keys() ? head.count * sizeof(std::int64_t) : 0);

@@ -74,6 +74,13 @@
 //     (d) No rank goes on before all servers have the new clocks.
 //  P14 At a server wait at most kMostWaiting messages of a client's pulls. A client waits for fewer
 //     answers at a time; so if it asks once more, it has given up the oldest, as after a time-out.
+//  P15 A server takes no further push or pull of a client while kMostUntaken of its answers lie
+//     there, which the client has not taken. The client's messages stay in its own slots, in their
+//     order (P2). So a server keeps at most (kMostUntaken + 2 kMostWaiting) kSlotBytes for a client
+//     that takes nothing: the pulls that have waited (P14), also those of hot rows, may all be
+//     answered at once. A clock or a bye, for which other ranks wait, has no answer, and is taken
+//     unless it comes after a push or pull that is not. The client of the server's own rank is
+//     exempt: it has to be able to end the server, and it takes memory of its own rank only.
 // P7, in key_lists.hpp, is about lists of keys that are sent once, P8, in held_back.hpp, about
 // gradients that a client holds back, P9, in shown_rows.hpp, about rows that clients on this host
 // read in place, and P12, in hot_rows.hpp, about rows that many clients pull.
@@ -172,7 +179,9 @@ class Server {
     std::size_t range;
   };
 
-  void take(int sender, std::span<const std::byte> message);
+  // Returns false if the message has to wait (P15).
+  bool take_if_due(int sender, std::span<const std::byte> message);
+  void take(int sender, const Head& head, std::span<const std::byte> message);
   void take_push(const Head& head, const Rows& rows, const std::byte* gradients);
   void take_pull(const Head& head, const Rows& rows);
   void take_forward(int from, const Head& head, const Rows& rows, const std::byte* gradients);

@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <csignal>
+#include <thread>
 
 #include "processes.hpp"
 
@@ -61,6 +64,52 @@ TEST(Mail, RanksThatSendOneAnotherMoreThanSlotsHoldGetAllOfItInOrder) {
              std::ranges::all_of(next, [](Number each) { return each == kMessages; });
     };
     CHECK_THAT(take_all(mail, next, have_all));
+    group->barrier();
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+// Rank 0 answers each number that rank 1 sends, and rank 1 takes nothing for a while. Meanwhile rank
+// 2 gets all of its answers.
+TEST(Mail, MessagesThatAreLeftLyingStayInOrderUntilTheirSenderHasTakenSome) {
+  constexpr Number kMessages = 100;
+  constexpr std::size_t kMost = 3;
+  constexpr int kDepth = 8;
+  testing_processes::Shared<std::atomic<bool>> is_served;
+  Job job(3, [&](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    Mail mail(group, "m", kSlot, kDepth);
+    const Turn turn(mail.turns(), "test");
+    std::vector<Number> next(3);
+    if (mail.rank() != 0) {
+      for (Number number = 0; number < kMessages; ++number) send(mail, 0, number);
+      next[0] = 0;
+      while (mail.rank() == 1 && !*is_served) {
+        mail.pump();
+        std::this_thread::sleep_for(1ms);
+      }
+      CHECK_THAT(take_all(mail, next, [&] { return next[0] == kMessages; }));
+      if (mail.rank() == 2) *is_served = true;
+      group->barrier();
+      return 0;
+    }
+    std::size_t most = 0;
+    const auto answer = [&](int sender, std::span<const std::byte> message) {
+      most = std::max(most, mail.untaken(1));
+      if (sender == 1 && mail.untaken(1) >= kMost) return false;
+      Number number = 0;
+      std::memcpy(&number, message.data(), sizeof(number));
+      if (number != next[static_cast<std::size_t>(sender)]++) throw Error("out of order");
+      mail.send(sender, message);
+      return true;
+    };
+    while (next[1] < kMessages || next[2] < kMessages || mail.waiting() > 0) {
+      const bool is_news = mail.take_in(answer);
+      // It sleeps while there is nothing that it may take.
+      if (!mail.pump() && !is_news) CHECK_THAT(mail.wait([] { return false; }, 60s));
+    }
+    CHECK_THAT(most == kMost);
     group->barrier();
     return 0;
   });

@@ -3,8 +3,12 @@
 // without a bound.
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <span>
 #include <string>
@@ -20,15 +24,16 @@ namespace {
 
 constexpr std::int64_t kRows = 60'000;
 
-// Has the place of rank 1 of two, with neither a client nor a server.
+// Has the place of the last rank, with neither a client nor a server.
 class Liar {
+  int ranks_;
   std::shared_ptr<dstorm::Group> groups_[2];
   std::optional<dstorm::Mail> mails_[2];  // of the client and of the server
 
  public:
-  explicit Liar(Posts& posts) {
+  explicit Liar(Posts& posts, int ranks = 2) : ranks_(ranks) {
     const auto begin = [&](int which) {
-      testing_processes::ForkBootstrap bootstrap(posts, 1 + 2 * which, 4);
+      testing_processes::ForkBootstrap bootstrap(posts, ranks - 1 + ranks * which, 2 * ranks);
       groups_[which] = testing_processes::join(bootstrap);
       mails_[which].emplace(groups_[which], "t", kSlotBytes, kDepth);
     };
@@ -37,7 +42,7 @@ class Liar {
     server.join();
   }
 
-  // To the server of rank 0, as the client or as the server of rank 1.
+  // To the server of rank 0, as the client or as the server of this rank.
   void say(const Head& head, std::span<const std::byte> body = {}, bool as_server = false) {
     std::vector<std::byte> message(kHeadBytes + body.size());
     std::memcpy(message.data(), &head, sizeof(head));
@@ -45,9 +50,10 @@ class Liar {
     say(message, as_server);
   }
   void say(std::span<const std::byte> message, bool as_server = false) {
-    mails_[as_server]->send(2, message);
+    mails_[as_server]->send(ranks_, message);
     mails_[as_server]->pump();
   }
+  void pump() { mails_[0]->pump(); }
 
   // The ids of the answers with values that come until one has this id.
   std::vector<std::uint64_t> answers_up_to(std::uint64_t last) {
@@ -56,7 +62,9 @@ class Liar {
       mails_[0]->pump();
       mails_[0]->take_in([&](int, std::span<const std::byte> message) {
         const Head head = head_of(message);
-        if (head.kind == Head::Kind::kValues) ids.push_back(head.id);
+        if (head.kind == Head::Kind::kValues || head.kind == Head::Kind::kAck) {
+          ids.push_back(head.id);
+        }
       });
     }
     return ids;
@@ -188,6 +196,81 @@ TEST(TableLies, PullsThatWaitHaveABound) {
     const std::vector<std::uint64_t> ids = liar.answers_up_to(kPulls);
     CHECK_THAT(ids.size() == kMostWaiting && ids.front() == kPulls - kMostWaiting + 1);
     *is_over = true;
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+std::size_t resident_bytes() {
+  std::size_t pages = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident;
+  return resident * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+// P15: the server of rank 0 serves rank 1 meanwhile, and all that rank 2 has asked for, in its
+// order, when that takes its answers.
+TEST(TableLies, AnswersThatAClientDoesNotTakeHaveABound) {
+  constexpr std::uint64_t kAsked = 2000;  // every tenth is a push
+  constexpr std::size_t kWidth = kMostRowBytes / sizeof(double);
+  const TableOptions options = options_of(300, kWidth);
+  const Placement placement(options.rows, {0, 1, 2}, 0, 3);
+  std::size_t range = 0;
+  while (placement.server(range, 0) != 0) ++range;
+  const std::int64_t row = placement.first_row(range);
+  Shared<Posts> posts;
+  Shared<std::atomic<bool>> has_asked, is_served, is_over;
+  Job job(3, [&](dstorm::Bootstrap& bootstrap) {
+    if (bootstrap.rank() == 0) {
+      Rank one(*posts, 0, 3, options);
+      const std::size_t before = resident_bytes();
+      *has_asked = true;
+      await(*is_served);
+      const std::size_t kept = resident_bytes() - before;
+      *is_over = true;
+      CHECK_THAT(kept < (kMostUntaken + 2 * kDepth) * kSlotBytes + (16 << 20));
+      while (one.live() == 3) std::this_thread::sleep_for(1ms);
+      CHECK_THAT(are_all(one.pull({row}), kAsked / 10));
+      return 0;
+    }
+    if (bootstrap.rank() == 1) {
+      Rank one(*posts, 1, 3, options);
+      await(*has_asked);
+      std::this_thread::sleep_for(200ms);  // rank 2 asks first
+      std::vector<double> values(kWidth);
+      bool is_right = true;
+      try {
+        for (int round = 0; round < 200; ++round) {
+          one.add({row + 1}, 1);  // so that the pull is not in place, without a message
+          one.client->pull({nullptr, row + 1, 1}, std::as_writable_bytes(std::span(values)).data(),
+                           20s);
+        }
+        one.client->wait({}, 20s);
+      } catch (const dstorm::TimeoutError&) {
+        is_right = false;  // the check fails when the other ranks have been let go
+      }
+      *is_served = true;
+      await(*is_over);
+      CHECK_THAT(is_right && are_all(values, 200));
+      while (one.live() == 3) std::this_thread::sleep_for(1ms);
+      return 0;
+    }
+    Liar liar(*posts, 3);
+    await(*has_asked);
+    Head head = head_as(Head::Kind::kPull, KeyForm::kConsecutive, row, 1);
+    head.client = 2;
+    const std::vector<double> gradient(kWidth, 1);
+    for (head.id = 1; head.id <= kAsked; ++head.id) {
+      const bool is_push = head.id % 10 == 0;
+      head.kind = is_push ? Head::Kind::kPush : Head::Kind::kPull;
+      head.push = head.id;
+      liar.say(head, is_push ? std::as_bytes(std::span(gradient)) : std::span<const std::byte>());
+    }
+    while (!*is_over) {
+      liar.pump();
+      std::this_thread::sleep_for(1ms);
+    }
+    const std::vector<std::uint64_t> ids = liar.answers_up_to(kAsked);
+    CHECK_THAT(ids.size() == kAsked && std::ranges::is_sorted(ids));
     return 0;
   });
   expect_all_well(job);
