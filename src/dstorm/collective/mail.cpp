@@ -69,8 +69,7 @@ int Mail::claim() {
 
 void Mail::publish(int slot, std::size_t bytes, int to) {
   state_.group().check_standing();
-  untaken(
-      to);  // forgets those that have been taken, so what is noted here is as much as slots have
+  untaken(to);  // forgets those that have been taken, so no more are noted than there are slots
   Peer& peer = peers_[static_cast<std::size_t>(to)];
   SlotHeader header{};
   header.iteration = peer.sent = ++iteration_;
