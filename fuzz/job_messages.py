@@ -23,25 +23,18 @@ from make_corpus import JOB_MESSAGES
 from target import MIB, Decoder, frames, fuzz, instrument
 
 import malt
-from malt._job import (
-    agreement,
-    alike,
-    array_head,
-    calls,
-    collective,
-    edge,
-    handover,
-    matching,
-    pieces,
-    roles,
-    subgroup,
-    values,
-    vote,
-)
-from malt._pool import failures, naming, post, running, serving, summing
-from malt._pool.chunks import Chunks
-from malt._pool.hand import Hand
-from malt._pool.post import Message
+from malt import _alike as alike
+from malt import _pieces as pieces
+from malt._core_import import Deadline
+from malt._job import agreement, calls
+from malt._messages import array_head, collective, edge, subgroup, values
+from malt._mistakes import matching
+from malt._pool import failures
+from malt._pool.over_job import messenger, naming, running, serving, summing
+from malt._pool.over_job.backlog import Backlog
+from malt._pool.over_job.chunks import Chunks
+from malt._pool.over_job.messenger import Message
+from malt._rejoining import handover, roles, vote
 from malt._shared import replica
 from malt._shared.streams import Streams
 from malt.ps import _joining as joining
@@ -49,7 +42,7 @@ from malt.ps import _joining as joining
 SIZE = 3  # ranks; this one is rank 0, but for the pool's requests
 FREE = 16 * MIB  # memory that the machine has
 
-post.available_bytes = lambda: FREE
+messenger.available_bytes = lambda: FREE
 
 
 def bare(kind: Any, **attributes: Any) -> Any:
@@ -105,11 +98,11 @@ class Mail:
 
 def messages_of(given: bytes) -> list[Message]:
     """Whole messages, as they are in memory once all pieces have come."""
-    return [post._read(sender % SIZE, memoryview(whole)) for sender, whole in frames(given)]
+    return [messenger._read(sender % SIZE, memoryview(whole)) for sender, whole in frames(given)]
 
 
 def take_pieces(given: bytes) -> None:
-    office = bare(post.Post, _begun={}, _arrived=deque())
+    office = bare(messenger.Messenger, _begun={}, _arrived=deque())
     for sender, piece in frames(given):
         office._take(sender % SIZE, memoryview(piece))
 
@@ -133,11 +126,11 @@ def serve(given: bytes) -> None:
     ear = SimpleNamespace(lock=nullcontext(), check=lambda: None, listening=lambda _: nullcontext())
     server = bare(
         serving._Server,
-        _post=mail,
+        _messenger=mail,
         _names=naming.Names("__main__"),
-        _ear=ear,
+        _inbox=ear,
         _chunks=Chunks(),
-        _hand=Hand(),
+        _backlog=Backlog(),
         _call=-1,
         _theta=(),
         _program=SimpleNamespace(run=run),
@@ -157,7 +150,7 @@ def take_answers(given: bytes) -> None:
     copies = SimpleNamespace(send=send, key=lambda *_: (0, 0), missing_bytes=lambda *_: 0)
     data = SimpleNamespace(chunks=4)
     answers = summing.Summing(mail, copies, 1, ("m", "f"), [b"null"], data, SIZE)
-    answers._hands, answers._asked, answers._seconds = asked, {1: 2}, math.inf
+    answers._backlogs, answers._asked, answers._seconds = asked, {1: 2}, math.inf
     try:
         answers.attend()
         if answers._plan.todo() == ():
@@ -171,7 +164,7 @@ def take_results(given: bytes) -> None:
     mail = Mail(messages_of(given))
     results = bare(
         running.Running,
-        _post=mail,
+        _messenger=mail,
         _call=1,
         _size=SIZE,
         _members=range(SIZE),
@@ -232,9 +225,10 @@ def agree(given: bytes) -> None:
 def tell_all(given: bytes) -> None:
     """As malt.broadcast() and malt.allreduce() do."""
     collective.Together = lambda *_: together(given)
-    job = SimpleNamespace(sent={collective._key_of("a call"): pieces.Sent()})
+    job = SimpleNamespace(sent=pieces.SentByThread())
+    job.sent.by_call["a call"] = pieces.Sent()
     collective.jobs = SimpleNamespace(current=lambda: job)
-    collective._tell_all("a call", lambda: (1.0, ""), None)
+    collective._tell_all("a call", lambda: 1.0, lambda: {"fold": ""}, None)
 
 
 def form_subgroup(given: bytes) -> None:
@@ -358,7 +352,7 @@ def form_table(given: bytes) -> None:
         allgather(b"client", 1.0)
         return SimpleNamespace(leave=lambda: None)
 
-    joining.form_first(job, Group(given), "a table", "2 x float32", 1.0)
+    joining.form_first(job, Group(given), "a table", "2 x float32", Deadline(1.0))
 
 
 ERRORS = (malt.Error,)
@@ -384,7 +378,11 @@ DECODERS = {
 
 if __name__ == "__main__":
     logging.disable()
-    instrument("malt._job", "malt._pool", "malt._shared", "malt.ps._joining")
+    instrument(
+        *("malt._alike", "malt._job", "malt._mistakes", "malt._messages", "malt._pieces"),
+        *("malt._pool", "malt._recording", "malt._rejoining", "malt._shared", "malt._vectors"),
+        "malt.ps._joining",
+    )
     with malt.init(), np.errstate(all="ignore"):
         VECTORS: Any = [malt.vector(np.zeros(2)), malt.sparse_vector(4, capacity=4)]
         fuzz(JOB_MESSAGES, DECODERS)

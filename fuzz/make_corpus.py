@@ -490,7 +490,7 @@ JOB_MESSAGES = (
 
 
 def pool_message(sender: int, subject: list[Any], *data: bytes) -> tuple[int, bytes]:
-    """python/malt/_pool/post.py"""
+    """python/malt/_pool/over_job/messenger.py"""
     head = json.dumps([subject, [len(each) for each in data]]).encode()
     chunks = (struct.pack("<Q", len(head)) + head, *data)
     return sender, b"".join(each.ljust(round_up(len(each), LINE), b"\0") for each in chunks)

@@ -24,8 +24,8 @@ from make_corpus import REPORT_PART, WATCHING
 from target import MIB, Decoder, frames, fuzz, instrument
 
 import malt
-from malt._job.collecting import Hosts
 from malt._launch import scale
+from malt._recording.collecting import Hosts
 from malt._watching import (
     collect,
     dashboard,

@@ -17,7 +17,7 @@ struct Uses {
   std::uint64_t folded = 0;  // this rank's updates that others have folded, when last looked at
 };
 
-// The notes of one vector. The rank logs them when it leaves the job (malt/_job/missed.py).
+// The notes of one vector. The rank logs them when it leaves the job (malt/_mistakes/missed.py).
 class Missed {
  public:
   // To be called before the vector is closed, and before its uses are read.

@@ -29,7 +29,6 @@ from malt._core_import import (
 )
 from malt._data.shard import shard
 from malt._errors import ConfigError, Error, PeerError, TimeoutError  # noqa: A004
-from malt._job.collective import allreduce, barrier, broadcast
 from malt._job.job import (
     alive,
     epoch,
@@ -39,8 +38,9 @@ from malt._job.job import (
 )
 from malt._job.joining import init
 from malt._job.reporting import report
-from malt._job.vectors import sparse_vector, vector
+from malt._messages.collective import allreduce, barrier, broadcast
 from malt._uncaught import show_program_last
+from malt._vectors.vectors import sparse_vector, vector
 
 show_program_last()
 

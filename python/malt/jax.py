@@ -41,9 +41,9 @@ except ImportError as error:
 from malt._core_import import ALL, AVG, Fold, Graph, Vector
 from malt._errors import ConfigError
 from malt._job import job as jobs
-from malt._job.averaging import Averaging
 from malt._job.job import Job
-from malt._job.vectors import vector
+from malt._vectors.averaging import Averaging
+from malt._vectors.vectors import vector
 
 __all__ = ["allreduce", "average"]
 

@@ -1,5 +1,5 @@
 """Messages from one rank to another."""
 
-from malt._job.edge import Edge
+from malt._messages.edge import Edge
 
 __all__ = ["Edge"]

@@ -2,6 +2,6 @@
 
 from malt._checkpoint.restoring import Restored
 from malt._core_import import Codec, Fold, Gathered, Route, Stats, Update
-from malt._job.frontier import Frontier
+from malt._vectors.frontier import Frontier
 
 __all__ = ["Codec", "Fold", "Frontier", "Gathered", "Restored", "Route", "Stats", "Update"]

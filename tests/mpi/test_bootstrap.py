@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from malt import _errors as errors
+from malt._bootstrap import mpi
+from malt._bootstrap.find_bootstrap import find
 from malt._errors import ConfigError, Error
-from malt._job import mpi
-from malt._job.find_bootstrap import find
 
 MPI = pytest.importorskip("mpi4py.MPI", reason="mpi4py is not installed")
 

@@ -29,41 +29,47 @@ MUTANTS = {
     # An answer to an earlier call counts in the present one.
     "CALL_NOT_COMPARED": Mutant(
         "pools",
-        "_pool.summing",
+        "_pool.over_job.summing",
         "        if message.subject[1:2] != [self._call]:\n            return  # rule 3\n",
         "",
     ),
     "CALL_OF_RUN_NOT_COMPARED": Mutant(
-        "pools", "_pool.running", "message.subject[1:2] == [self._call] and ", ""
+        "pools", "_pool.over_job.running", "message.subject[1:2] == [self._call] and ", ""
     ),
     # A rank that was asked for chunks says that it gives them back, and does them too.
     "GIVEN_BACK_AND_DONE": Mutant(
         "pools",
-        "_pool.hand",
+        "_pool.over_job.backlog",
         "self._chunks = deque(chunk for chunk in self._chunks if chunk not in back)",
         "pass",
     ),
     # The chunks in the hand of a rank that dies are waited for.
     "HAND_OF_DEAD_KEPT": Mutant(
-        "pools", "_pool.summing", "for chunk in self._hands.pop(rank):", "for chunk in ():"
+        "pools",
+        "_pool.over_job.summing",
+        "for chunk in self._backlogs.pop(rank):",
+        "for chunk in ():",
     ),
     # The error of a call that was given up comes out of the next one.
     "ERROR_KEPT": Mutant(
         "pools",
-        "_pool.ear",
+        "_pool.over_job.inbox",
         "        self.rest()\n        self._error = None",
         "        self.rest()",
     ),
     # An interrupt between two ranks' being told of dropped data has the others keep the data.
     "DROPPED_TOO_EARLY": Mutant(
         "pools",
-        "_pool.copies",
+        "_pool.over_job.copies",
         "        changes = self._store.changes\n",
         "        changes = self._dropped = self._store.changes\n",
     ),
     # A rank in a sum does not hear that it is given up.
     "SUM_NOT_GIVEN_UP": Mutant(
-        "pools", "_pool.serving", "if 0 not in live or self._next is not None:", "if 0 not in live:"
+        "pools",
+        "_pool.over_job.serving",
+        "if 0 not in live or self._next is not None:",
+        "if 0 not in live:",
     ),
     # Attempts to make a link are not told apart.
     "ATTEMPTS_MIXED": Mutant(

@@ -53,37 +53,39 @@ MUTANTS = {
     ),
     # A rank that leaves is reported as if it had been evicted.
     "LEAVERS_REPORTED": Mutant(
-        "_job.forming", "if group.is_left_out(rank)}", "if rank not in group.alive()}"
+        "_rejoining.forming", "if group.is_left_out(rank)}", "if rank not in group.alive()}"
     ),
     # A wait in the next group asks whether it waits in vain.
-    "LOOKS_AGAIN_IN_NEXT": Mutant("_job.generations", "if self._is_in_next:", "if False:"),
+    "LOOKS_AGAIN_IN_NEXT": Mutant("_rejoining.generations", "if self._is_in_next:", "if False:"),
     # A rank that ends during a vote does not count as a change of the voters.
-    "ENDS_UNNOTICED": Mutant("_job.vote", "not before <= self._voters", "False"),
+    "ENDS_UNNOTICED": Mutant("_rejoining.vote", "not before <= self._voters", "False"),
     # An evicted rank tries again until another rank lives.
-    "LEFT_OUT_TRIES_AGAIN": Mutant("_job.forming", "if group.is_left_out(group.rank) or ", "if "),
+    "LEFT_OUT_TRIES_AGAIN": Mutant(
+        "_rejoining.forming", "if group.is_left_out(group.rank) or ", "if "
+    ),
     # A rank that is late for the next group is not reported as absent.
     "LATE_NOT_REPORTED": Mutant(
-        "_job.forming", "self._member.absent(self.number, error.ranks)", "pass"
+        "_rejoining.forming", "self._member.absent(self.number, error.ranks)", "pass"
     ),
     # A rank does not wait for updates that are on their way in the old group.
-    "SCATTERS_NOT_AWAITED": Mutant("_job.vote", "await_ranks(missing, ", "await_ranks(set, "),
+    "SCATTERS_NOT_AWAITED": Mutant("_rejoining.vote", "await_ranks(missing, ", "await_ranks(set, "),
     # A rank does not wait for the end of a process that another process has followed.
-    "ENDS_NOT_AWAITED": Mutant("_job.vote", "lambda: set(old.alive()) - going", "set"),
+    "ENDS_NOT_AWAITED": Mutant("_rejoining.vote", "lambda: set(old.alive()) - going", "set"),
     # Each rank decides by itself which rank sends the values.
     "SENDER_NOT_AGREED": Mutant(
-        "_job.handover", "if group.rank in named:", "if group.rank == sender:"
+        "_rejoining.handover", "if group.rank in named:", "if group.rank == sender:"
     ),
     # A rejoining rank gets values that already contain the step of the round that it begins.
     "STEP_REPEATED": Mutant(
-        "_job.open_vectors",
+        "_rejoining.open_vectors",
         "kept.values if (kept := entry.round_in(group)) else None",
         "None",
     ),
     # The lowest rank sends the values, even if another rank has kept the end of a round.
-    "LOWEST_SENDS": Mutant("_job.roles", "(-state.kept, state.rounds, rank)", "rank"),
+    "LOWEST_SENDS": Mutant("_rejoining.roles", "(-state.kept, state.rounds, rank)", "rank"),
     # A rejoining rank waits at barriers that the other ranks have passed.
     "WAITS_AT_BARRIERS": Mutant(
-        "_job.collective",
+        "_messages.collective",
         "    if job.is_rejoining:\n        seconds(timeout)",
         "    if False:\n        seconds(timeout)",
     ),

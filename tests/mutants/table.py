@@ -6,7 +6,7 @@ pipelines), and checks that a test notices.
 
 Each row replaces one piece of a file of src/vol/ps or src/dstorm/collective by a weaker one. The
 tests of both are built with the broken file, and run with real processes as ranks, over shared
-memory and then over TCP. The names P1 to P13 are those of src/vol/ps. A mutant that
+memory and then over TCP. The names P1 to P15 are those of src/vol/ps. A mutant that
 passes all is a hole in the tests, and the exit status is 1.
 """
 

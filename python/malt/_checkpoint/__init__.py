@@ -3,6 +3,4 @@
 Begin with `checkpoint.py`: how a checkpoint is made atomic. `restoring.py` finds and reads it.
 `vector_files.py` converts vectors to and from the arrays of a file, `spread.py` does so for tables,
 of which each rank has a part, and `safetensors.py` has the file's format.
-
-May import: `malt._job` and what that may.
 """

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from malt._alike import check_alike
 from malt._arguments import whole
 from malt._checkpoint import safetensors, spread, vector_files
 from malt._checkpoint.layout import (
@@ -36,9 +37,8 @@ from malt._checkpoint.layout import (
 from malt._checkpoint.safetensors import Array, Later
 from malt._errors import ConfigError, Error
 from malt._job import job as jobs
-from malt._job import missed
 from malt._job.agreement import Report, Together
-from malt._job.alike import check_alike
+from malt._mistakes import missed
 from malt._system_limits import reason
 
 _DRAFT, _OLD = ".malt-draft-", ".malt-old-"

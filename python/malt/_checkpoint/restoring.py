@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from malt._alike import check_alike
 from malt._checkpoint import safetensors, spread, vector_files
 from malt._checkpoint.layout import (
     CHECKPOINT,
@@ -28,9 +29,8 @@ from malt._checkpoint.layout import (
 from malt._checkpoint.safetensors import Array
 from malt._errors import ConfigError, DamagedError
 from malt._job import job as jobs
-from malt._job import missed
 from malt._job.agreement import Report, Together
-from malt._job.alike import check_alike
+from malt._mistakes import missed
 
 _Puts = list[Callable[[], None]]
 

@@ -15,8 +15,8 @@ import numpy as np
 from malt._checkpoint.safetensors import Array, SafetensorsFile, open_file
 from malt._core_import import DeviceVector, Vector
 from malt._errors import ConfigError
-from malt._job.vector_types import SPARSE_VECTORS, SparseVector
 from malt._npy import Npz, read_array, read_header
+from malt._vector_types import SPARSE_VECTORS, SparseVector
 
 SUFFIXES = (".safetensors", ".npz", ".npy")
 

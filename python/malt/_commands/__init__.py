@@ -1,6 +1,4 @@
 """The command line: `malt run` and the other commands.
 
 Begin with `main.py`; each command has a file of its name.
-
-May import: every other folder.
 """

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from malt._arguments import variable
+from malt._bootstrap import launchers
 from malt._distribution import NAME, pip_install
 from malt._errors import ConfigError
-from malt._job import launchers
-from malt._job.nvrtc import nvrtc_folders
+from malt._vectors.nvrtc import nvrtc_folders
 
 _CGROUP = Path("/sys/fs/cgroup")
 _NAMES = ("shm", "tcp", "verbs")  # of the transports

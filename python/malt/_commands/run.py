@@ -15,10 +15,10 @@ from typing import Any, NoReturn
 
 from malt._arguments import variable
 from malt._errors import ConfigError
-from malt._job.recorder_memory import check_writable
 from malt._launch import kubernetes
 from malt._launch.launcher import Launcher
 from malt._launch.options import Options
+from malt._recording.recorder_memory import check_writable
 from malt._rendezvous import wire
 from malt._rendezvous.exposure import exposure
 

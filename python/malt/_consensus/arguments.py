@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from malt._alike import check_alike
 from malt._arguments import number, whole
 from malt._core_import import SUM
 from malt._errors import ConfigError
 from malt._job import job as jobs
 from malt._job.agreement import Report, Together
-from malt._job.alike import check_alike
-from malt._job.vectors import as_array, vector
+from malt._vectors.vectors import as_array, vector
 
 Array = npt.NDArray[Any]
 Prox = Callable[[Array, float], npt.ArrayLike]

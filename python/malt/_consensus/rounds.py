@@ -34,7 +34,7 @@ from malt._core_import import SUM, Update, Vector
 from malt._errors import ConfigError, describe_ranks
 from malt._job import job as jobs
 from malt._job.uninterrupted import uninterrupted
-from malt._job.vectors import vector
+from malt._vectors.vectors import vector
 
 Array = npt.NDArray[Any]
 

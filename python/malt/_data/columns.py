@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from malt._alike import brief, check_alike
 from malt._data.files import File
 from malt._data.reader import Reading
 from malt._errors import ConfigError, describe_ranks
 from malt._job.agreement import Report
-from malt._job.alike import brief, check_alike
 
 _MOST_NAMED = 3  # files in a message
 _ARGUMENTS = ("dtype", "features", "zero_based", "label", "on_bad", "header")

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
+from malt._alike import check_alike
 from malt._arguments import whole
 from malt._core_import import Group
 from malt._data import ledger
@@ -22,8 +23,7 @@ from malt._data.bar import Bar, check_bar
 from malt._errors import ConfigError, TimeoutError, describe_ranks  # noqa: A004
 from malt._job import job as jobs
 from malt._job.agreement import Report, Together, resumed
-from malt._job.alike import check_alike
-from malt._job.vectors import own_rows
+from malt._vectors.vectors import own_rows
 
 log = logging.getLogger("malt")
 

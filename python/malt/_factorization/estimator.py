@@ -19,12 +19,12 @@ from malt._factorization.ratings import Ratings, as_pairs, as_ratings, as_shape,
 from malt._factorization.settings import FactorizationSettings
 from malt._job import job as jobs
 from malt._job import joining
-from malt._job.averaging import Averaging
 from malt._partition import Partition
 from malt._pool import forked, starting
 from malt._training.estimator import Estimator
 from malt._training.progress import Progress
 from malt._training.steps import Step, history_of
+from malt._vectors.averaging import Averaging
 
 
 class MatrixFactorization(Estimator):

@@ -24,8 +24,8 @@ import numpy.typing as npt
 from malt._core_import import SUM, Vector
 from malt._factorization.factors import Factors, Sums, summed, sums
 from malt._job import job as jobs
-from malt._job import vectors
-from malt._job.averaging import Averaging
+from malt._vectors import vectors
+from malt._vectors.averaging import Averaging
 
 # The weight of a row without ratings here, compared with 1 for a row with many. Such a row should
 # pass on what other ranks know of it, and not hold it back.

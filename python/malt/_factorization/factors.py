@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from malt._core_import import SUM, RatingBlocks, Vector
-from malt._job import vectors
+from malt._vectors import vectors
 
 Floats = npt.NDArray[np.float32]
 Sums = npt.NDArray[np.float64]

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from malt._alike import check_alike
 from malt._arguments import whole
 from malt._core_import import RatingBlocks, Vector, available_bytes
 from malt._errors import ConfigError
@@ -26,10 +27,9 @@ from malt._factorization.ratings import Ratings
 from malt._factorization.settings import FactorizationSettings
 from malt._job import joining
 from malt._job.agreement import Report, Together
-from malt._job.alike import check_alike
-from malt._job.averaging import Averaging
 from malt._partition import Partition
 from malt._training.steps import Step
+from malt._vectors.averaging import Averaging
 
 _LEAST_BANDS = 8
 _DEVIATION = 0.1  # standard deviation of a factor before its first step

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
+from malt import _pieces as pieces
 from malt._arguments import seconds
 from malt._core_import import Group
 from malt._errors import ConfigError, DamagedError, PeerError, describe_ranks
-from malt._job import calls, pieces
+from malt._job import calls
 from malt._job import job as jobs
-from malt._job.pieces import Sent
+from malt._pieces import Sent
 
 Result = TypeVar("Result")
 _Arguments = ParamSpec("_Arguments")

@@ -8,9 +8,9 @@ from typing import TypeVar, cast
 from malt._core_import import Group
 from malt._errors import ConfigError, SupersededError
 from malt._job import job as jobs
-from malt._job import missed
 from malt._job.numbering import recount
-from malt._job.vector_types import AnyVector, Movable
+from malt._mistakes import missed
+from malt._vector_types import AnyVector, Movable
 
 Result = TypeVar("Result")
 Made = TypeVar("Made", bound=Movable)

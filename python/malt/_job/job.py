@@ -13,12 +13,14 @@ from typing import Protocol
 from malt._arguments import function, variable
 from malt._core_import import Group, Turns
 from malt._errors import ConfigError
-from malt._job import faults, missed, rank_mark, recording
-from malt._job.forming import MakeGroup
-from malt._job.generations import Follower, Generations
-from malt._job.matching import Matching
-from malt._job.pieces import SentByThread
+from malt._job import faults, rank_mark
 from malt._job.settings import Settings
+from malt._mistakes import missed
+from malt._mistakes.matching import Matching
+from malt._pieces import SentByThread
+from malt._recording import recording
+from malt._rejoining.forming import MakeGroup
+from malt._rejoining.generations import Follower, Generations
 
 log = logging.getLogger("malt")
 

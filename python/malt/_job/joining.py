@@ -10,17 +10,19 @@ from functools import partial
 from typing import Any
 
 from malt._arguments import variable
+from malt._bootstrap import launchers
+from malt._bootstrap.bootstrap import Bootstrap
+from malt._bootstrap.find_bootstrap import adopt, find
 from malt._core_import import Group, Recorder, Turns, set_callbacks
 from malt._errors import ConfigError
-from malt._job import assigning, launchers, missed, rank_mark
 from malt._job import job as jobs
-from malt._job.bootstrap import Bootstrap
-from malt._job.find_bootstrap import adopt, find
-from malt._job.forming import MakeGroup
-from malt._job.generations import Generations
+from malt._job import rank_mark
 from malt._job.job import Job
-from malt._job.recording import collect, recorder_of
 from malt._job.settings import Settings, start_log
+from malt._mistakes import assigning, missed
+from malt._recording.recording import collect, recorder_of
+from malt._rejoining.forming import MakeGroup
+from malt._rejoining.generations import Generations
 from malt._rendezvous import tls
 from malt._rendezvous.member_session import Member
 

@@ -7,7 +7,7 @@ from typing import SupportsFloat
 
 from malt._errors import ConfigError
 from malt._job import job as jobs
-from malt._job import recording, tensorboard
+from malt._recording import recording, tensorboard
 
 _MOST_NAMES = 32  # kReportNames in src/dstorm/recorder/layout.hpp; a name has at most 47 bytes
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,46}")

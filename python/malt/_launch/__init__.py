@@ -5,6 +5,4 @@ Begin with `launcher.py`, which decides what happens when ranks end and other no
 `rank_process.py` is one of them, `output.py` shows what they write, `signals.py` passes on the
 launcher's signals, and `orphans.py` ends what is left when the launcher is killed.
 `descriptors.py` has the limit on open files, and `scale.py` listens to `malt scale`.
-
-May import: `malt._job` and what that may.
 """

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from malt._errors import ConfigError, describe_ranks
-from malt._job.collecting import STOP
 from malt._launch import orphans
 from malt._launch.descriptors import check_descriptors, raise_descriptor_limit
 from malt._launch.host_ranks import HostRanks
@@ -23,6 +22,7 @@ from malt._launch.rank_process import Rank
 from malt._launch.recorders import Recorders
 from malt._launch.scale import LEAVE, ScaleServer
 from malt._launch.succession import Succession
+from malt._recording.collecting import STOP
 from malt._rendezvous import node_session, wire
 from malt._rendezvous.exit_code import describe_end, exit_code_of
 from malt._rendezvous.server import Server

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass, field
 
-from malt._job.collecting import DASHBOARD, REPORT, TRACE
+from malt._recording.collecting import DASHBOARD, REPORT, TRACE
 from malt._rendezvous import wire
 
 

@@ -7,9 +7,9 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from malt._job import collecting, recorder_memory
-from malt._job.collecting import Collecting, Hosts
 from malt._launch.options import Options
+from malt._recording import collecting, recorder_memory
+from malt._recording.collecting import Collecting, Hosts
 from malt._rendezvous.node_session import Node
 
 _END_SECONDS = 60.0  # how long the collector may take to write its files

@@ -15,7 +15,7 @@ ranks turn to it and say what they know (RESUME, HOLD), and it builds the books 
     N3  Two servers at once can be: after a cut of the network, or when a host stops for longer
         than every limit and then goes on. They cannot split the job. A rank joins the next
         generation only when its present group has evicted every rank that the next one lacks
-        (`_job/forming.py`). The group evicts by majority, or by proof of a death, never by
+        (`_rejoining/forming.py`). The group evicts by majority, or by proof of a death, never by
         silence alone (docs/membership.md), so of two parts only one can evict the other. Ranks of
         the other part end with PeerError; a server there has no rank that could hand values on,
         and starts none from the beginning.

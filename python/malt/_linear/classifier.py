@@ -14,8 +14,8 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from malt._linear.agreed_data import All
 from malt._linear.input import LinearInput
-from malt._linear.labels import All
 from malt._linear.trainer import add_up
 
 Array = npt.NDArray[Any]

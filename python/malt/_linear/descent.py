@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from malt._core_import import CoordinateDescentFloat32, CoordinateDescentFloat64
 from malt._job.job import Job
-from malt._linear.problem import Look, Stopping
-from malt._linear.rows import Rows
-from malt._linear.sums import RankLostError, Sums
+from malt._linear.newton_products import Rows
+from malt._linear.problems import Look, Stopping
+from malt._linear.rank_sums import RankLostError, Sums
 
 Array = npt.NDArray[Any]
 

@@ -24,10 +24,10 @@ from malt._job.job import Job
 from malt._linear import equations, second_order
 from malt._linear.forecast import Forecast, is_rounding, may_end_within
 from malt._linear.losses import KINKED, Losses
-from malt._linear.problem import Look, Problem, Solution, Stopping
-from malt._linear.rows import Rows as Products
-from malt._linear.rows import column_means
-from malt._linear.sums import RankLostError, Sums
+from malt._linear.newton_products import Rows as Products
+from malt._linear.newton_products import column_means
+from malt._linear.problems import Look, Problem, Solution, Stopping
+from malt._linear.rank_sums import RankLostError, Sums
 from malt._pool import forked
 
 Array = npt.NDArray[Any]

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from scipy.linalg import eigh
 from scipy.linalg.lapack import dpotrf, dpotrs
 
-from malt._linear.rows import Rows
-from malt._linear.sums import Sums
+from malt._linear.newton_products import Rows
+from malt._linear.rank_sums import Sums
 
 Array = npt.NDArray[Any]
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from malt._core_import import forecast_gap
-from malt._linear.problem import Look, Stopping
+from malt._linear.problems import Look, Stopping
 
 _MOST_CORRECTED = 4.0
 _TINY = 1e-300

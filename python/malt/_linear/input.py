@@ -16,10 +16,10 @@ from malt._core_import import linear_decisions
 from malt._data.chunks import Chunks, Survey
 from malt._errors import ConfigError
 from malt._job import joining
-from malt._linear.given import Given
-from malt._linear.labels import All, Here, Same, agree
-from malt._linear.rows import decisions
-from malt._linear.sources import canonical, examples_of
+from malt._linear.agreed_data import All, Here, Same, agree
+from malt._linear.newton_products import decisions
+from malt._linear.row_sources import canonical, examples_of
+from malt._linear.rows_in_memory import Given
 from malt._pool import forked
 from malt._training.estimator import Estimator
 

@@ -19,9 +19,9 @@ import numpy.typing as npt
 from malt._job import job as jobs
 from malt._linear import equations
 from malt._linear.losses import Losses, balanced
-from malt._linear.problem import Look, Stopping
-from malt._linear.rows import Rows
-from malt._linear.sums import Sums
+from malt._linear.newton_products import Rows
+from malt._linear.problems import Look, Stopping
+from malt._linear.rank_sums import Sums
 
 Array = npt.NDArray[Any]
 

@@ -23,12 +23,12 @@ from malt._errors import ConfigError
 from malt._job import job as jobs
 from malt._job import joining
 from malt._linear import descent
-from malt._linear.given import Given
+from malt._linear.agreed_data import Here, Same, agree, digest
 from malt._linear.input import LinearInput
-from malt._linear.labels import Here, Same, agree, digest
-from malt._linear.problem import Look, Stopping, below_rounding
-from malt._linear.rows import Rows
-from malt._linear.sources import canonical, examples_of
+from malt._linear.newton_products import Rows
+from malt._linear.problems import Look, Stopping, below_rounding
+from malt._linear.row_sources import canonical, examples_of
+from malt._linear.rows_in_memory import Given
 from malt._pool import forked, starting
 from malt._training.all_or_nothing import all_or_nothing
 

@@ -22,9 +22,9 @@ from threadpoolctl import threadpool_limits
 
 from malt._core_import import add_linear_gradient
 from malt._job import joining
-from malt._linear.problem import Look, Problem, Solution, Stopping
-from malt._linear.sources import Source
-from malt._linear.sums import RankLostError, Sums
+from malt._linear.problems import Look, Problem, Solution, Stopping
+from malt._linear.rank_sums import RankLostError, Sums
+from malt._linear.row_sources import Source
 
 Array = npt.NDArray[Any]
 

@@ -11,10 +11,10 @@ from sklearn.utils.validation import check_is_fitted
 from malt._arguments import choose
 from malt._data.chunks import Chunks
 from malt._linear.classifier import Classifier
-from malt._linear.exact import ExactModel, Output, check_penalty
+from malt._linear.exact_estimator import ExactModel, Output, check_penalty
 from malt._linear.lbfgs import SMOOTH_LOSSES
-from malt._linear.problem import Problem
-from malt._linear.sources import Source, Streamed
+from malt._linear.problems import Problem
+from malt._linear.row_sources import Source, Streamed
 from malt._training.all_or_nothing import all_or_nothing
 
 Array = npt.NDArray[Any]

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import expit, xlogy
 
-from malt._linear.problem import Problem
-from malt._linear.sums import Sums
+from malt._linear.problems import Problem
+from malt._linear.rank_sums import Sums
 
 Array = npt.NDArray[Any]
 

@@ -13,9 +13,9 @@ from malt._linear import equations
 from malt._linear.interior import Interior
 from malt._linear.losses import Losses
 from malt._linear.newton import Newton
-from malt._linear.problem import Look, Solution, Stopping
-from malt._linear.rows import Rows, decisions
-from malt._linear.sums import RankLostError, Sums
+from malt._linear.newton_products import Rows, decisions
+from malt._linear.problems import Look, Solution, Stopping
+from malt._linear.rank_sums import RankLostError, Sums
 
 Array = npt.NDArray[Any]
 

@@ -15,15 +15,15 @@ from sklearn.utils import check_array, check_random_state
 
 from malt._arguments import choose, number, whole
 from malt._job import job as jobs
-from malt._job.averaging import Averaging
-from malt._linear.given import Given
+from malt._linear.agreed_data import Same, digest
 from malt._linear.input import LinearInput
-from malt._linear.labels import Same, digest
-from malt._linear.sources import InMemory, Source, examples_of, weight_of
+from malt._linear.row_sources import InMemory, Source, examples_of, weight_of
+from malt._linear.rows_in_memory import Given
 from malt._linear.trainer import Arrays, ExchangePlan, Stopping, Trained, Trainer
 from malt._pool import forked, starting
 from malt._training.progress import Progress
 from malt._training.steps import history_of
+from malt._vectors.averaging import Averaging
 
 Array = npt.NDArray[Any]
 

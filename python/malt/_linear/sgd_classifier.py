@@ -11,11 +11,11 @@ from sklearn.utils.metaestimators import available_if
 from malt._arguments import choose
 from malt._core_import import Graph, linear_decisions
 from malt._data.chunks import Chunks
+from malt._linear.agreed_data import All
 from malt._linear.classifier import Classifier, winners
-from malt._linear.given import Given
-from malt._linear.labels import All
+from malt._linear.row_sources import Source, Streamed, examples_of
+from malt._linear.rows_in_memory import Given
 from malt._linear.sgd import SGDModel, Start
-from malt._linear.sources import Source, Streamed, examples_of
 from malt._linear.trainer import Stopping
 from malt._training.all_or_nothing import all_or_nothing
 

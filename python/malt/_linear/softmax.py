@@ -28,9 +28,9 @@ from threadpoolctl import threadpool_limits
 from malt._job import joining
 from malt._linear.equations import MOST_DIRECT, added, conjugate_gradients, solver_of
 from malt._linear.newton import flattest
-from malt._linear.problem import Look, Solution, Stopping
-from malt._linear.rows import Rows, column_means, decisions
-from malt._linear.sums import RankLostError, Sums
+from malt._linear.newton_products import Rows, column_means, decisions
+from malt._linear.problems import Look, Solution, Stopping
+from malt._linear.rank_sums import RankLostError, Sums
 
 Array = npt.NDArray[Any]
 

@@ -17,11 +17,12 @@ from malt._core_import import (
 )
 from malt._errors import ConfigError, describe_ranks
 from malt._job import job as jobs
-from malt._job import joining, vectors
-from malt._job.averaging import Averaging
+from malt._job import joining
 from malt._linear.minibatch import BatchModel
-from malt._linear.sources import Pass, Source
+from malt._linear.row_sources import Pass, Source
 from malt._training.steps import Step
+from malt._vectors import vectors
+from malt._vectors.averaging import Averaging
 
 Array = npt.NDArray[Any]
 

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from malt._arguments import function as check_function
 from malt._errors import ConfigError
 from malt._job.job import Job
-from malt._pool import channel, over_job, starting
-from malt._pool.calls import Calls
-from malt._pool.over_job import JobCalls
+from malt._pool import starting
+from malt._pool.local import channel
+from malt._pool.local.calls import Calls
+from malt._pool.over_job import calls as job_calls
+from malt._pool.over_job.calls import JobCalls
 from malt._pool.store import SharedData, is_count
 from malt._words import no_attribute_of_pool
 
@@ -103,7 +105,7 @@ class Pool:
                     "leave the number away"
                 )
             module = sys._getframe(1).f_globals.get("__name__", "__main__")
-            calls = over_job.join(over, module)
+            calls = job_calls.join(over, module)
             ranks = over.size
         else:
             ranks = _checked(ranks)

@@ -11,8 +11,8 @@ from typing import Any
 from malt._errors import ConfigError
 from malt._job.uninterrupted import uninterrupted
 from malt._pool import cutting
+from malt._pool.local.queues import MOST_CHUNKS
 from malt._pool.memory import Memory, Place
-from malt._pool.queues import MOST_CHUNKS
 
 CHUNKS_A_RANK = 4  # so that an idle rank finds some of a slow one's to take
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from malt._errors import ConfigError
-from malt._job.values import dtype_of_sum
+from malt._messages.values import dtype_of_sum
 
 _FIXED = (int, float, complex, np.generic, type(None))
 

@@ -6,6 +6,4 @@ in, `sessions.py` has the clients that have proved the key, each a `connection.p
 that starts), `member_session.py` (a rank whose job may change) and `node_session.py` (a launcher).
 Both sides speak through a `channel.py`. Connections, handshakes and TLS are those of the ranks' own
 network (`src/dstorm/remote/net`).
-
-May import: `malt._errors`, `malt._core_import`.
 """

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from malt import _errors as errors
+from malt._alike import check_alike
 from malt._core_import import Deadline, Group, Messages, Reducer
 from malt._errors import ConfigError, DamagedError, PeerError, describe_ranks
 from malt._job import job as jobs
-from malt._job.alike import check_alike
 from malt._job.uninterrupted import uninterrupted
 from malt._shared import deltas, wire
 from malt._shared.streams import Delta, Held, Part, Streams, are_equal

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from malt._alike import check_alike
 from malt._arguments import seconds, text, whole
 from malt._core_import import Deadline, Stats
 from malt._core_import import Held as Turn
@@ -15,10 +16,9 @@ from malt._errors import ConfigError, SupersededError
 from malt._job import calls
 from malt._job import job as jobs
 from malt._job.agreement import Together, resumed
-from malt._job.alike import check_alike
-from malt._job.device_arrays import is_on_gpu
-from malt._job.vectors import as_array
 from malt._shared.replica import Replica
+from malt._vectors.device_arrays import is_on_gpu
+from malt._vectors.vectors import as_array
 
 
 class Shared:

@@ -13,13 +13,13 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from malt._alike import check_alike
 from malt._arguments import whole
 from malt._core_import import checksum
 from malt._data.chunks import Chunks, Data, Survey
 from malt._errors import ConfigError, describe_ranks
 from malt._job import job as jobs
 from malt._job.agreement import Report
-from malt._job.alike import check_alike
 from malt._pool import forked, starting
 from malt._topics.documents import Documents, Empty, as_documents, check_tokens, warn
 from malt._topics.held_out import expected_topics, log_likelihood, shares_of

@@ -13,11 +13,12 @@ import numpy.typing as npt
 from malt._core_import import SUM, TopicTokens, Vector, sum_of_digamma_rises
 from malt._errors import TimeoutError  # noqa: A004
 from malt._job import job as jobs
-from malt._job import joining, vectors
+from malt._job import joining
 from malt._job.agreement import Report, Together
 from malt._shared.shared import Shared
 from malt._topics.documents import check_tokens
 from malt._topics.sources import Source
+from malt._vectors import vectors
 
 Counts = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float64]

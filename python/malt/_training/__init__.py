@@ -1,4 +1,1 @@
-"""The parts that estimators share: steps, a progress bar, trainings that fail as a whole.
-
-May import: `malt._job` and what that may.
-"""
+"""The parts that estimators share: steps, a progress bar, trainings that fail as a whole."""

@@ -7,6 +7,4 @@ that `malt run --trace`, `--report`, `--metrics`, `--otel` and `--dashboard` sta
 serves what `board.py` samples. The page is in `page/`, with uPlot (MIT), which draws its curves.
 `merge.py` makes one trace of those of several hosts. For `malt doctor`, `unanswered.py` finds
 ranks that cannot reach others.
-
-May import: `malt._job` and what that may.
 """

@@ -24,9 +24,9 @@ from typing import Any
 
 from malt._core_import import Recording
 from malt._errors import ConfigError
-from malt._job import collecting
-from malt._job.collecting import DASHBOARD, REPORT, STOP, TRACE, Hosts
 from malt._launch import scale
+from malt._recording import collecting
+from malt._recording.collecting import DASHBOARD, REPORT, STOP, TRACE, Hosts
 from malt._system_limits import reason
 from malt._watching import (
     dashboard,
@@ -45,7 +45,7 @@ from malt._watching.series import MOST_POINTS
 from malt._watching.sources import Source, state_of
 from malt._watching.timeline import Timeline
 
-# Shorter than a rank takes to fill its ring (malt._job.recorder_memory).
+# Shorter than a rank takes to fill its ring (malt._recording.recorder_memory).
 _POLL_SECONDS = 0.02
 _MAX_BYTES = 1 << 16
 _CREDENTIALS = struct.Struct("3i")  # process, user, group

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from malt._errors import ConfigError
-from malt._job import collecting
-from malt._job.collecting import REPORT, TRACE
+from malt._recording import collecting
+from malt._recording.collecting import REPORT, TRACE
 from malt._system_limits import reason
 from malt._watching import pulls, report_parts, run_report
 from malt._watching.exchange import Exchange, Part, discard, file_of, node_file, packed

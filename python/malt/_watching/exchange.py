@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from malt._job.collecting import Hosts
+from malt._recording.collecting import Hosts
 from malt._watching import pulls
 from malt._watching.other_hosts import OtherHosts
 from malt._watching.pulls import Answers, Pull, Puller, Sink

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from malt._core_import import Recording
 from malt._errors import ConfigError
-from malt._job import recorder_memory
+from malt._recording import recorder_memory
 from malt._rendezvous.wire import MAX_RANKS
 from malt._watching.series import Point, Series
 

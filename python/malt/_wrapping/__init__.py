@@ -1,6 +1,4 @@
 """`malt.learn.wrap`: a scikit-learn estimator trained on many ranks.
 
 Begin with `wrap.py`.
-
-May import: `malt._job` and what that may.
 """

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from malt._alike import brief, check_alike
 from malt._errors import ConfigError
 from malt._job.agreement import Report
-from malt._job.alike import brief, check_alike
 
 Array = npt.NDArray[Any]
 

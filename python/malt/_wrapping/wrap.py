@@ -11,15 +11,15 @@ from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
 from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
 
+from malt._alike import brief
 from malt._arguments import whole
 from malt._core_import import AVG, Graph, Vector
 from malt._errors import ConfigError
 from malt._job import job as jobs
 from malt._job import joining
 from malt._job.agreement import Report, Together
-from malt._job.alike import brief
-from malt._job.averaging import Averaging, start_alike
-from malt._job.vectors import vector
+from malt._vectors.averaging import Averaging, start_alike
+from malt._vectors.vectors import vector
 from malt._wrapping.learnt import (
     check_is_used,
     check_unchanged,

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from malt._alike import check_alike
 from malt._arguments import function, number, whole
 from malt._core_import import SUM, Update, Vector
 from malt._errors import (
@@ -35,10 +36,10 @@ from malt._errors import (
     describe_ranks,
 )
 from malt._job import job as jobs
-from malt._job import joining, missed
+from malt._job import joining
 from malt._job.agreement import Report, Together, resumed
-from malt._job.alike import check_alike
-from malt._job.vectors import vector
+from malt._mistakes import missed
+from malt._vectors.vectors import vector
 
 __all__ = ["Program", "Result", "independent", "run"]
 

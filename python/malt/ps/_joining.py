@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from malt import _pieces as pieces
+from malt._alike import check_alike
 from malt._core_import import Deadline, Group, Turns
 from malt._errors import (
     ConfigError,
@@ -18,8 +20,7 @@ from malt._errors import (
     TimeoutError,  # noqa: A004
     describe_ranks,
 )
-from malt._job import calls, pieces
-from malt._job.alike import check_alike
+from malt._job import calls
 from malt._job.job import Job
 
 _GRACE_SECONDS = 1.0  # by which a server's own wait for other ranks may end after its client's

@@ -13,9 +13,9 @@ from torch.nn.parameter import is_lazy
 from malt._core_import import AVG, SUM, Fold, Vector
 from malt._errors import ConfigError
 from malt._job import job as jobs
-from malt._job import missed
-from malt._job.averaging import Averaging, start_alike
-from malt._job.vectors import vector
+from malt._mistakes import missed
+from malt._vectors.averaging import Averaging, start_alike
+from malt._vectors.vectors import vector
 
 _MOST_WORK = 10**6  # steps of NumPy's search for an element that two tensors share
 _TooHardError = getattr(np, "exceptions", np).TooHardError  # NumPy 1.24 has no np.exceptions

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from malt._core_import import SUM, Vector
 from malt._errors import ConfigError
 from malt._job import job as jobs
-from malt._job.averaging import Averaging
-from malt._job.vectors import vector
+from malt._vectors.averaging import Averaging
+from malt._vectors.vectors import vector
 
 
 class Join:

@@ -7,11 +7,11 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from malt._alike import check_alike
 from malt._arguments import whole
 from malt._data.shard import Shard, shard
 from malt._job import job as jobs
 from malt._job.agreement import Report, Together
-from malt._job.alike import check_alike
 
 _CALL = "malt.torch.Loader"
 

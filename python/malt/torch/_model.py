@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch.nn.parameter import is_lazy
 
+from malt import _alike as alike
 from malt._errors import ConfigError
-from malt._job import alike
 from malt._job import job as jobs
 from malt._job.agreement import Report, Together
 from malt.torch._flat import DTYPES, places_of

@@ -9,7 +9,7 @@ import torch
 
 from malt._core_import import Vector
 from malt._errors import ConfigError
-from malt._job.averaging import Averaging
+from malt._vectors.averaging import Averaging
 from malt.torch import _model
 from malt.torch._flat import Flat
 from malt.torch._join import Join

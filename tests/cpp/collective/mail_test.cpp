@@ -70,8 +70,8 @@ TEST(Mail, RanksThatSendOneAnotherMoreThanSlotsHoldGetAllOfItInOrder) {
   expect_all_well(job);
 }
 
-// Rank 0 answers each number that rank 1 sends, and rank 1 takes nothing for a while. Meanwhile rank
-// 2 gets all of its answers.
+// Rank 0 answers each number that rank 1 sends, and rank 1 takes nothing for a while. Meanwhile
+// rank 2 gets all of its answers.
 TEST(Mail, MessagesThatAreLeftLyingStayInOrderUntilTheirSenderHasTakenSome) {
   constexpr Number kMessages = 100;
   constexpr std::size_t kMost = 3;

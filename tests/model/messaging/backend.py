@@ -30,8 +30,8 @@ import torch
 from rejoining.machines import Process, Waiters, World
 from torch.distributed import ReduceOp
 
+from malt._bootstrap import torch_store
 from malt._errors import ConfigError, PeerError, TimeoutError  # noqa: A004
-from malt._job import torch_store
 from malt.torch._backend import (
     collectives,
     core,

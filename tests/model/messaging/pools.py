@@ -24,8 +24,10 @@ from rejoining.machines import Process, World
 
 from malt._errors import Error, PeerError, TimeoutError  # noqa: A004
 from malt._job import uninterrupted
-from malt._pool import ear, hand, naming, over_job, planning, post, program, running, serving
-from malt._pool.over_job import JobCalls
+from malt._pool import planning
+from malt._pool.over_job import backlog, inbox, messenger, naming, program, running, serving
+from malt._pool.over_job import calls as job_calls
+from malt._pool.over_job.calls import JobCalls
 from messaging.mail import Mail, Office
 from messaging.network import Network
 from messaging.threads import Interrupts, Threading, Time
@@ -44,7 +46,7 @@ class _Rank:
         self.process = process
         self.slowness = 1.0
         self.group: Any = None  # of the program that runs
-        self.post: Any = None
+        self.messenger: Any = None
         self.server: Any = None
         self.nonces = 0
         self.has_ended = False
@@ -78,21 +80,21 @@ def meet(call: int, rounds: int, failing: int, seconds: float) -> list[int]:
 class _ProgramGroup:
     """The group of a program, as far as a barrier needs it."""
 
-    def __init__(self, job: PoolJob, me: _Rank, network: Network, posts: Any) -> None:
+    def __init__(self, job: PoolJob, me: _Rank, network: Network, messengers: Any) -> None:
         self._job = job
         self._me = me
         self._network = network
-        self._posts = posts  # by receiver and sender
+        self._messengers = messengers  # by receiver and sender
         self._number = 0
 
     def barrier(self, what: object) -> None:
         job, rank, network = self._job, self._me.rank, self._network
         job.world.step()
         number, self._number = self._number, self._number + 1
-        network.to_others(rank, lambda to: self._posts[to][rank].append(what))
+        network.to_others(rank, lambda to: self._messengers[to][rank].append(what))
         while True:
             job.interrupts.check()
-            came = self._posts[rank]
+            came = self._messengers[rank]
             missing = [o for o in network.live[rank] - {rank} if len(came[o]) <= number]
             if not missing:
                 break
@@ -159,9 +161,9 @@ class PoolJob:
         time = Time(self.world, self.interrupts)
         threading = Threading(self.world, self.interrupts)
         instead: list[tuple[Any, dict[str, Any]]] = [
-            (post, {"Mail": Mail, "_MOST_PIECE": self._most_piece}),
-            (ear, {"time": time, "threading": threading}),
-            (hand, {"time": time}),
+            (messenger, {"Mail": Mail, "_MOST_PIECE": self._most_piece}),
+            (inbox, {"time": time, "threading": threading}),
+            (backlog, {"time": time}),
             (running, {"time": time}),
             (
                 program,
@@ -174,8 +176,8 @@ class PoolJob:
                     "_step": self.interrupts.check,
                 },
             ),
-            (over_job, {"Post": self._make_post}),
-            (serving, {"Post": self._make_post, "_Server": self._make_server}),
+            (job_calls, {"Messenger": self._make_post}),
+            (serving, {"Messenger": self._make_post, "_Server": self._make_server}),
             # Interrupts come where threads wait, and such a step does not wait.
             (uninterrupted, {"_now": SimpleNamespace(_handlers=True)}),
         ]
@@ -190,7 +192,7 @@ class PoolJob:
                 vars(module).update(names)
 
     def _make_post(self, job: Any) -> Any:
-        made = self.rank_here().post = post.Post(job)
+        made = self.rank_here().messenger = messenger.Messenger(job)
         return made
 
     def _make_server(self, *parts: Any) -> Any:
@@ -255,9 +257,9 @@ class PoolJob:
                 self.world.complain(f"P1: rank {me.rank} has {parts} in step {step}")
         if told not in self._networks:
             processes = {rank: self.ranks[rank].process for rank in members}
-            posts = {to: {sender: [] for sender in members} for to in members}
+            messengers = {to: {sender: [] for sender in members} for to in members}
             network = Network(self.world, processes, self._on_message)
-            self._networks[told] = network, posts
+            self._networks[told] = network, messengers
             for lost in self._lost.intersection(members):
                 network.evict(lost)
         return _ProgramGroup(self, me, *self._networks[told])
@@ -351,7 +353,7 @@ class PoolJob:
         store = calls.store
         found = []
         for block, place in data._places:
-            found.append(over_job.values.unpack(store.blocks[block].get(place))[0])
+            found.append(job_calls.values.unpack(store.blocks[block].get(place))[0])
         return found
 
     def _total_of(self, ids: list[Any]) -> float:
@@ -463,12 +465,12 @@ class PoolJob:
         if len(calls.store.datasets) > len(self._datasets) or blocks != used:
             self.world.complain(f"P4: the store has {sorted(calls.store.datasets)}, {blocks}")
         for me in self.ranks:
-            if me.rank in self._lost or me.post is None:
+            if me.rank in self._lost or me.messenger is None:
                 continue
-            mail = me.post._mail
+            mail = me.messenger._mail
             kept = {
-                "begun": len(me.post._begun) - self.size,
-                "arrived": len(me.post._arrived) - _MOST_KEPT,
+                "begun": len(me.messenger._begun) - self.size,
+                "arrived": len(me.messenger._arrived) - _MOST_KEPT,
                 "waiting": mail.kept - _MOST_KEPT,
                 "inbox": sum(map(len, self.office.inbox[me.rank].values())) - _MOST_KEPT,
             }

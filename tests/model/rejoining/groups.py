@@ -1,4 +1,4 @@
-"""Groups and vectors as `_job/generations.py` sees them.
+"""Groups and vectors as `_rejoining/generations.py` sees them.
 
 What a rank does comes to each other host in order, and late. They do what dStorm's do, and no more
 than rejoining needs.

@@ -27,11 +27,13 @@ import numpy as np
 
 from malt._core_import import Turns
 from malt._errors import Error, PeerError, SupersededError, TimeoutError  # noqa: A004
-from malt._job import await_ranks, calls, collective, generations, handover
+from malt._job import calls
 from malt._job import job as jobs
 from malt._job.settings import Settings
 from malt._launch import host_ranks
 from malt._launch.options import Options
+from malt._messages import collective
+from malt._rejoining import await_ranks, generations, handover
 from malt._rendezvous import member_session, node_session, server, session, wire
 from malt._rendezvous.wire import ToClient, ToServer
 from malt._shared import replica

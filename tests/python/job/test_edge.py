@@ -12,8 +12,8 @@ import pytest
 from jobs import PROMPT, Result, refused, run_job, start_job
 
 from malt._errors import DamagedError
-from malt._job import array_head
-from malt._job.array_head import Head
+from malt._messages import array_head
+from malt._messages.array_head import Head
 
 # They share one job, which a worker runs once.
 pytestmark = pytest.mark.xdist_group("edge")

@@ -171,7 +171,10 @@ DATA = {
     ),
 }
 
-TABLE = "t = malt.ps.Table(90, 2{}); t.push(None, 1.0); t.wait(); malt.barrier(60)"
+TABLE = (
+    "t = malt.ps.Table(90, 2{}, timeout=60); t.push(None, 1.0); t.wait(timeout=60); "
+    "malt.barrier(60)"
+)
 ALONE, COPIED = TABLE.format(""), TABLE.format(", replicas=1")
 
 

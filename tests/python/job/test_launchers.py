@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from launches import is_alive, wait_until
 
+from malt._bootstrap import launchers
+from malt._bootstrap.find_bootstrap import find
 from malt._errors import ConfigError
-from malt._job import launchers
-from malt._job.find_bootstrap import find
 
 TORCH = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 TORCHRUN = TORCH | {"TORCHELASTIC_RUN_ID": "none"}

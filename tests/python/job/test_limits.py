@@ -100,7 +100,7 @@ def test_rank_that_gets_no_thread_says_so_and_can_be_interrupted_still(
         """
 import resource
 # What is imported in the middle of it is not what this is about.
-import encodings.idna, hashlib, hmac, socket, ssl, malt._job.mpi, malt._rendezvous.session
+import encodings.idna, hashlib, hmac, socket, ssl, malt._bootstrap.mpi, malt._rendezvous.session
 if rank == 1:
     pages = int(open("/proc/self/statm").read().split()[0])
     limit = pages * resource.getpagesize() + 4 * 2**20
@@ -185,7 +185,7 @@ import resource
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 if rank == 1:
     # What is imported in the middle of it is not what this is about.
-    import encodings.idna, hashlib, hmac, socket, ssl, malt._job.mpi, malt._rendezvous.session
+    import encodings.idna, hashlib, hmac, socket, ssl, malt._bootstrap.mpi, malt._rendezvous.session
     os.close(free := os.dup(0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (free + files, hard))
 error = error_of(malt.init, timeout=10)

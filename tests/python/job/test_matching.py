@@ -191,7 +191,7 @@ def test_memory_of_another_kind_on_some_rank_is_refused_on_all(tmp_path: Path) -
         tmp_path,
         2,
         """
-from malt._job.matching import Site
+from malt._mistakes.matching import Site
 job = malt.init(timeout=20)
 site = Site("w", "here.py:1", 0, is_on_gpu=rank == 1)
 tell(error=error_of(job.matching.compare, job.group, "w", site))

@@ -24,7 +24,7 @@ needs_mpi = pytest.mark.skipif(
 
 PREAMBLE = """
 import os, sys, time
-from malt._job import find_bootstrap
+from malt._bootstrap import find_bootstrap
 rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", -1)))
 def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())

@@ -6,7 +6,7 @@ import numpy as np
 
 import malt
 from malt._job import job as jobs
-from malt._job.open_vectors import OpenVectors
+from malt._rejoining.open_vectors import OpenVectors
 
 
 def test_a_round_is_kept_until_the_group_is_restored(alone: None) -> None:

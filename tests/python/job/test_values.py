@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from malt._errors import ConfigError, DamagedError
-from malt._job import values
+from malt._messages import values
 
 Pair = namedtuple("Pair", "one two")
 

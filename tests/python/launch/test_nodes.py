@@ -170,7 +170,7 @@ def test_ranks_are_numbered_in_the_order_of_nodes(job: Job) -> None:
 @pytest.mark.parametrize("host", ["localhost", *["[::1]"] * can_bind("::1")])
 def test_node_0_listens_at_a_name_or_an_ipv6_address(job: Job, host: str) -> None:
     job.write(
-        "from malt._job import find_bootstrap\n"
+        "from malt._bootstrap import find_bootstrap\n"
         "with find_bootstrap.find() as b: print(b.allgather(bytes([65 + rank]), 10))\n"
     )
     job.address = f"{host}:{job.port}"
@@ -360,7 +360,7 @@ def test_keep_going_leaves_the_survivors_of_all_nodes_running(job: Job) -> None:
 
 def test_rank_that_ends_before_joining_is_known_on_other_nodes_at_once(job: Job) -> None:
     job.write(
-        "from malt._job import find_bootstrap\n"
+        "from malt._bootstrap import find_bootstrap\n"
         "if rank == 1: sys.exit(5)\n"
         "try: find_bootstrap.find().allgather(b'', 50)\n"
         "except ConnectionError as e: print(e)\n"
@@ -410,7 +410,7 @@ def test_kill_of_a_launcher_is_survived_with_keep_going(job: Job, killed: int) -
 
 def test_rank_lost_with_its_node_ends_the_waits_of_start_up(job: Job) -> None:
     job.write(
-        "from malt._job import find_bootstrap\n"
+        "from malt._bootstrap import find_bootstrap\n"
         "if rank == 1: time.sleep(600)\n"
         "b = find_bootstrap.find(); note('joined')\n"
         "try: b.allgather(b'', 50)\n"

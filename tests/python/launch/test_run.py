@@ -120,7 +120,7 @@ def test_ranks_have_no_descriptors_of_the_launcher(script: Script) -> None:
 
 def test_ranks_meet_through_the_launcher(script: Script) -> None:
     path = script(
-        "from malt._job import find_bootstrap\n"
+        "from malt._bootstrap import find_bootstrap\n"
         "with find_bootstrap.find() as b: print(b.launcher, b.allgather(bytes([65 + rank]), 10))\n"
     )
     done = run("-n", 3, path)
@@ -141,7 +141,7 @@ def test_a_job_that_no_process_joined_is_told_so(script: Script) -> None:
 
 def test_ranks_that_wait_for_a_dead_one_hear_of_it(script: Script) -> None:
     path = script(
-        "from malt._job import find_bootstrap\n"
+        "from malt._bootstrap import find_bootstrap\n"
         "if rank == 2: os.kill(os.getpid(), 9)\n"
         "try: find_bootstrap.find().allgather(b'', 30)\n"
         "except ConnectionError as e: print(e, e.ranks)\n"

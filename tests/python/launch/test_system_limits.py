@@ -18,10 +18,11 @@ import pytest
 from launches import MALT_RUN, Script, run
 
 from malt._errors import ConfigError
-from malt._job import recorder_memory
-from malt._pool import nursery, starting
-from malt._pool.ear import Ear
+from malt._pool import starting
+from malt._pool.local import nursery
 from malt._pool.memory import Memory
+from malt._pool.over_job.inbox import Ear
+from malt._recording import recorder_memory
 from malt._watching import endings, run_report, trace
 from malt._watching.collect import Collector
 

@@ -29,7 +29,7 @@ from sklearn.svm import LinearSVC, LinearSVR
 from sklearn.utils.estimator_checks import check_estimator
 
 import malt
-from malt._linear import dual, exact
+from malt._linear import dual, exact_estimator
 from malt._pool import forked
 
 KINDS = [
@@ -44,7 +44,7 @@ CLOSE = 1e-6  # of the optimum
 @pytest.fixture(autouse=True)
 def _as_many_ranks_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """However small the data are."""
-    monkeypatch.setattr(exact, "LEAST_VALUES", 1)
+    monkeypatch.setattr(exact_estimator, "LEAST_VALUES", 1)
 
 
 @functools.cache
@@ -354,7 +354,7 @@ def test_no_more_ranks_are_started_than_data_are_worth(monkeypatch: pytest.Monke
     )
     X, y = data_set("digits")  # 1797 x 64
     for least, expected in ((200_000, []), (50_000, [2]), (20_000, [4])):
-        monkeypatch.setattr(exact, "LEAST_VALUES", least)
+        monkeypatch.setattr(exact_estimator, "LEAST_VALUES", least)
         started.clear()
         model = malt.learn.LinearSVC(ranks=4, tol=1e-8, random_state=0).fit(X, y)
         assert started == expected

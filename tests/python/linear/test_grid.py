@@ -17,7 +17,7 @@ from scipy.special import logsumexp, xlogy
 from sklearn.exceptions import ConvergenceWarning
 
 import malt
-from malt._linear import exact
+from malt._linear import exact_estimator
 
 FIT = os.environ.get("MALT_FIT")
 FITS = int(os.environ.get("MALT_FITS", 200))
@@ -41,7 +41,7 @@ CLASSES = ("log_loss", "softmax", "hinge", "squared_hinge")
 @pytest.fixture(autouse=True)
 def _as_many_ranks_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """However small the data are."""
-    monkeypatch.setattr(exact, "LEAST_VALUES", 1)
+    monkeypatch.setattr(exact_estimator, "LEAST_VALUES", 1)
 
 
 class Case(NamedTuple):

@@ -67,7 +67,7 @@ def test_late_answer_to_a_call_that_was_given_up_is_in_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither does a rank that works for that call take chunks of the next one."""
-    monkeypatch.setattr("malt._pool.crew._KILL_SECONDS", 1.0)
+    monkeypatch.setattr("malt._pool.local.crew._KILL_SECONDS", 1.0)
 
     def work_on(folder: Path, x: Ints) -> int:
         while not (folder / "next").exists():

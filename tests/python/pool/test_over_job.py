@@ -250,8 +250,8 @@ def answer_in_vain(theta, x):
     raise_flag(f"answered-{rank}")
     return -1
 
-from malt._pool import ear
-ear._PERIOD = 1000 if rank == 0 else ear._PERIOD
+from malt._pool.over_job import inbox
+inbox._PERIOD = 1000 if rank == 0 else inbox._PERIOD
 with malt.Pool(over=malt.init(timeout=60)) as pool:
     if pool:
         one_each = pool.share(BITS[:3], chunks=3)
@@ -313,13 +313,13 @@ with malt.Pool(over=malt.init(timeout=60)) as pool:
 
 def test_message_that_was_cut_off_is_dropped(tmp_path: Path) -> None:
     body = """
-from malt._pool import post
-here = post.Post(malt.init(timeout=60))
+from malt._pool.over_job import messenger
+here = messenger.Messenger(malt.init(timeout=60))
 if rank == 0:
-    here._mail.send(1, post._PIECE.pack(500, 1000, 0), b"x" * 500)  # its beginning is lost
-    here._mail.send(1, post._PIECE.pack(0, 1000, 900), b"x" * 100)
-    here._mail.send(1, post._PIECE.pack(500, 1000, 0), b"x" * 500)  # what was before it is lost
-    here._mail.send(1, post._PIECE.pack(0, 1000, 900), b"x" * 100)
+    here._mail.send(1, messenger._PIECE.pack(500, 1000, 0), b"x" * 500)  # its beginning is lost
+    here._mail.send(1, messenger._PIECE.pack(0, 1000, 900), b"x" * 100)
+    here._mail.send(1, messenger._PIECE.pack(500, 1000, 0), b"x" * 500)  # the first is lost
+    here._mail.send(1, messenger._PIECE.pack(0, 1000, 900), b"x" * 100)
     here.send(1, "whole", parts=[b"1" * 500_000, b"", b"22"])
     here.flush()
 else:
@@ -423,23 +423,23 @@ tell(left=error_of(lambda: malt.Pool(over=job)))
 
 # A rank that writes messages of its own, or rank 0 whose messages somebody has changed.
 LIES = """
-from malt._pool import serving
-from malt._job import values
-from malt._pool.post import Post
+from malt._pool.over_job import serving
+from malt._messages import values
+from malt._pool.over_job.messenger import Messenger
 
 def harmless(theta, x):
     return 0
 
 def post_of(job):  # as malt.Pool makes it
     serving.begin(job)
-    return Post(job)
+    return Messenger(job)
 
-def ask(post, victim, module, name):
+def ask(messenger, victim, module, name):
     command = f"touch {flag}"
     arguments = values.pack(((command,), {}), "arguments")
-    post.send(victim, "run", 1, module, name, [0, 1], parts=arguments)
-    post.send(victim, "sum", 1, module, name, 1, [], parts=values.pack(command, "theta"))
-    post.flush()
+    messenger.send(victim, "run", 1, module, name, [0, 1], parts=arguments)
+    messenger.send(victim, "sum", 1, module, name, 1, [], parts=values.pack(command, "theta"))
+    messenger.flush()
 
 flag = os.path.join(os.path.dirname(os.path.abspath(__file__)), "called-by-a-stranger")
 NAMES = [("os", "system"), ("posix", "system"), ("__main__", "os.system"), ("this", "sys.exit"),
@@ -451,19 +451,19 @@ def test_names_of_other_functions_call_nothing(tmp_path: Path) -> None:
     body = """
 job = malt.init(timeout=60)
 if rank == 0:
-    post = post_of(job)
+    messenger = post_of(job)
     for name in NAMES:
-        ask(post, 1, *name)
+        ask(messenger, 1, *name)
     answers = []
     while len(answers) < 2 * len(NAMES):
-        if message := post.receive():
+        if message := messenger.receive():
             answers.append(message.subject)
         else:
-            post.wait([0, 1])
+            messenger.wait([0, 1])
     tell(answers=answers, called=os.path.exists(flag))
-    post.send(1, "close")
-    post.flush()
-    post.close()
+    messenger.send(1, "close")
+    messenger.flush()
+    messenger.close()
 else:
     malt.Pool(over=job)
 """
@@ -478,8 +478,8 @@ def test_calls_of_another_rank_than_0_are_refused(tmp_path: Path) -> None:
     body = """
 job = malt.init(timeout=60)
 if rank == 1:
-    post = post_of(job)
-    ask(post, 2, "__main__", "harmless")
+    messenger = post_of(job)
+    ask(messenger, 2, "__main__", "harmless")
     while not flag_is_up("refused"):
         time.sleep(.01)
 elif rank == 2:

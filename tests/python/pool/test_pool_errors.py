@@ -44,7 +44,7 @@ def test_exception_arrives_as_itself_with_the_ranks_traceback(pool: malt.Pool) -
     assert "on rank " in shown
     assert f"{__file__}" in shown
     assert 'raise OwnError("row 3", 3)' in shown
-    assert "malt/_pool/worker.py" not in shown
+    assert "malt/_pool/local/worker.py" not in shown
     assert pool.sum(total, None, data) == 28
 
 

@@ -145,7 +145,7 @@ with malt.Pool(over=malt.init(timeout=600)) as pool:
 
 def test_error_of_the_rank_that_failed_by_itself_comes_out(tmp_path: Path) -> None:
     body = """
-from malt._pool import running
+from malt._pool.over_job import running
 running._GRACE_SECONDS = 60     # for a busy machine
 
 def fail_both():

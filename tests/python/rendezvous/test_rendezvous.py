@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from malt import _errors as errors
+from malt._bootstrap.find_bootstrap import find
 from malt._errors import ConfigError, Error, PeerError
-from malt._job.find_bootstrap import find
 from malt._rendezvous import wire
 from malt._rendezvous.channel import Channel, call
 from malt._rendezvous.node_session import Node

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from malt._job.forming import Formed, Forming
 from malt._launch.succession import Succession
+from malt._rejoining.forming import Formed, Forming
 from malt._rendezvous import wire
 from malt._rendezvous.allgather_table import Frames, ProtocolError
 from malt._rendezvous.generation_table import GenerationTable

@@ -495,7 +495,7 @@ tell(error=error)
 
 def test_numbers_in_messages_are_checked(tmp_path: Path) -> None:
     body = f"""{HEAD}
-from malt._job.array_head import Head
+from malt._messages.array_head import Head
 from malt.torch._pipeline import wire
 malt.init(timeout=60)
 x = torch.ones(8, 5)

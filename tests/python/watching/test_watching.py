@@ -22,7 +22,7 @@ from jobs import free_port, run_job, start_job
 
 from malt._core_import import Recorder
 from malt._errors import ConfigError
-from malt._job import recorder_memory
+from malt._recording import recorder_memory
 from malt._watching import sources
 
 MPIRUN = shutil.which("mpirun", path=str(Path(sys.executable).parent)) or shutil.which("mpirun")

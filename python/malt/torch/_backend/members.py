@@ -13,9 +13,9 @@ from torch.distributed import ReduceOp
 
 from malt import _errors as errors
 from malt._core_import import DeviceReducer, Exchange, Group, Reducer, look_for_nvrtc_in
-from malt._job.device_arrays import device_slots
 from malt._job.joining import form_group
-from malt._job.nvrtc import nvrtc_folders
+from malt._vectors.device_arrays import device_slots
+from malt._vectors.nvrtc import nvrtc_folders
 from malt.torch._backend.errors import PeerError, TimeoutError, translated  # noqa: A004
 from malt.torch._backend.store_bootstrap import bootstrap_over
 

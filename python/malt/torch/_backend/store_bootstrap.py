@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch.distributed as dist
 
-from malt._job.torch_store import TorchStore
+from malt._bootstrap.torch_store import TorchStore
 
 
 def bootstrap_over(

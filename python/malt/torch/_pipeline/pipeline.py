@@ -17,7 +17,7 @@ from malt._arguments import whole
 from malt._errors import ConfigError, DamagedError, Error, PeerError, describe_ranks
 from malt._job import job as jobs
 from malt._job.agreement import Report
-from malt._job.subgroup import Subgroups
+from malt._messages.subgroup import Subgroups
 from malt.torch import _model
 from malt.torch._flat import DTYPES
 from malt.torch._pipeline import division

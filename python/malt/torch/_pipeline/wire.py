@@ -28,8 +28,8 @@ from malt._errors import (
     PeerError,
     TimeoutError,  # noqa: A004
 )
-from malt._job import array_head
-from malt._job.array_head import Head
+from malt._messages import array_head
+from malt._messages.array_head import Head
 
 # Kinds of messages. GROW: the sender needs slots of `number` bytes. FAILURE: why it left; `number`
 # is the place of the error's class in _ERRORS, and the body has `shape` ranks before the text.

@@ -67,7 +67,9 @@ void before_message(int member) {
   if (paces_of_process != nullptr) {
     Pace& pace = paces_of_process->at(static_cast<std::size_t>(member));
     std::this_thread::sleep_for(pace.delay.load());
-    if (pace.stops_after >= 0 && pace.stops_after-- == 0) std::raise(SIGSTOP);
+    if (pace.stops_after >= 0) {
+      if (--pace.stops_after < 0) std::raise(SIGSTOP);
+    }
   }
   if (trial_of_process == nullptr) return;
   Trial& trial = *trial_of_process;
@@ -372,7 +374,7 @@ TEST(TableSteps, ACallEndsAtItsLimitWhereverInItAServerStopsAndHoweverSlowItIs) 
         if (one.rank == 1) {
           if (late.name != "close") await(*is_over);
         } else {
-          Pace& pace = paces->at(static_cast<std::size_t>(2 + late.server));
+          Pace& pace = paces->at(2 + static_cast<std::size_t>(late.server));
           status = run_late(one, late, pace, stops_after, *other);
           *is_over = true;
         }

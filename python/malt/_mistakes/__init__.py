@@ -1,0 +1,1 @@
+"""Mistakes of programs with their vectors, which are told. Begin with `missed.py`."""

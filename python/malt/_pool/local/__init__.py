@@ -1,0 +1,1 @@
+"""A pool on one machine. Begin with `calls.py`."""

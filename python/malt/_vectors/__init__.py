@@ -1,0 +1,1 @@
+"""Vectors, and what a loop does with them. Begin with `vectors.py`."""

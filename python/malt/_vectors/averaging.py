@@ -1,0 +1,107 @@
+"""How ranks average a vector: over which graph, and how long one rank waits for another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from malt._arguments import whole
+from malt._core_import import ALL, AVG, LOWEST, Fold, Graph, Vector
+from malt._errors import ConfigError
+from malt._job import job as jobs
+from malt._mistakes import missed
+from malt._rendezvous.wire import MAX_RANKS
+
+_GRAPHS = ("ALL", "HALTON", "RING", "EXPONENTIAL", "ONE_PEER", "STAR")
+
+
+class Averaging:
+    """An estimator's `graph=` and `sync=` settings.
+
+    Args:
+        graph: which ranks send to which; None: every rank to every rank.
+        sync: "bsp" (each exchange waits for the updates of all in-neighbours), "ssp:K" (the
+            updates may be K exchanges old) or "async" (an exchange waits for nothing).
+
+    Raises:
+        ConfigError: `graph` or `sync` has another value.
+    """
+
+    def __init__(self, graph: Graph | None, sync: str) -> None:
+        if graph is not None:
+            check_graph(graph, "None, ")
+        self.graph = ALL if graph is None else graph
+        self.staleness = _staleness(sync)
+        # An allreduce leaves the same bits on all ranks, and reads the vector's memory in place.
+        self.is_exact = graph is None and self.staleness == 0
+
+    def exchange(self, vector: Vector, fold: Fold = AVG) -> int:
+        """Send this rank's values, fold the others' into them, and return the oldest one's age."""
+        missed.note_exchange(vector)
+        if self.is_exact:
+            vector.allreduce(fold)
+            return 0
+        vector.scatter()
+        ages = vector.gather(fold, staleness=self.staleness).staleness
+        return max(ages, default=0)
+
+
+def check_graph(graph: object, otherwise: str = "") -> None:
+    """Raise ConfigError if `graph` is not a graph; `otherwise` names other values it may have."""
+    if isinstance(graph, Graph):
+        return
+    meant = next((name for name in _GRAPHS if name == str(graph).upper()), "")
+    raise ConfigError(
+        f"graph is {graph!r}; it is {otherwise}malt.{', '.join(_GRAPHS)}, RANDOM(k, seed) or "
+        f"Graph(edges){meant and f': write graph=malt.{meant}, without quotes'}"
+    )
+
+
+def _name_wrong_edges() -> None:
+    """Have malt.Graph name what is no edge."""
+    make = Graph.__init__
+
+    def init(self: Graph, edges: Iterable[tuple[int, int]]) -> None:
+        try:
+            pairs = [(source, target) for source, target in edges]
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"edges is {edges!r:.50}; it is a list of (from, to) pairs of ranks"
+            ) from None
+        try:
+            make(self, pairs)
+        except TypeError:
+            for pair in pairs:
+                for rank in pair:
+                    whole(f"a rank of the edge {pair}", rank, 0, MAX_RANKS - 1)
+            raise
+
+    init.__doc__, init.__qualname__ = make.__doc__, "Graph.__init__"
+    setattr(Graph, "__init__", init)  # noqa: B010 - mypy forbids the assignment
+
+
+_name_wrong_edges()
+
+
+def _staleness(sync: str) -> int | None:
+    """Return how many iterations an in-neighbour may be behind; None: any number."""
+    if sync in ("bsp", "async"):
+        return 0 if sync == "bsp" else None
+    mode, _, bound = str(sync).partition(":")
+    if mode != "ssp" or not (bound.isascii() and bound.isdecimal()):
+        raise ConfigError(
+            f"sync is {sync!r}; it is 'bsp', 'ssp:K' with a whole number K, or 'async'"
+        )
+    return int(bound)
+
+
+def start_alike(vector: Vector) -> None:
+    """Give all ranks the values of the lowest live rank. Collective.
+
+    A rejoining rank does nothing here: it gets the others' values in its first exchange.
+    """
+    job = jobs.current()
+    if job.size == 1 or job.is_rejoining:
+        return
+    vector.scatter(ALL)
+    vector.gather(LOWEST, staleness=0)
+    missed.note_alike(vector)
