@@ -96,7 +96,9 @@ std::shared_ptr<dstorm::Group> join(int rank, int size, std::vector<int> members
     options.superseded = look_again;
     options.slow_after = *to_duration(slow_after);
     options.slow = [rank](const std::string& text) { say_slow(rank, text); };
-    options.changed = [] { Py_AddPendingCall(call_at_new_epoch, nullptr); };
+    options.changed = [] {  // in a thread that may outlive Python, at the end of the program
+      if (Py_IsInitialized() != 0) Py_AddPendingCall(call_at_new_epoch, nullptr);
+    };
   }
   const py::gil_scoped_release no_gil;
   return dstorm::Group::join(bootstrap, options);
