@@ -75,7 +75,21 @@ int Group::rank() const noexcept { return impl_->control.rank(); }
 int Group::size() const noexcept { return impl_->control.size(); }
 std::uint32_t Group::epoch() const noexcept { return impl_->control.epoch(); }
 View Group::view() const { return impl_->watcher->view(); }
-std::chrono::nanoseconds Group::timeout() const noexcept { return impl_->options.timeout; }
+nanoseconds Group::timeout() const noexcept {
+  const std::int64_t end = impl_->ends_at.load(std::memory_order_relaxed);
+  if (end == Impl::kNever) return impl_->options.timeout;
+  return std::max(nanoseconds(end) - Clock::now().time_since_epoch(), nanoseconds(0));
+}
+
+Group::Within::Within(Group& group, nanoseconds limit)
+    : group_(group.shared_from_this()), turn_(*group.turns(), "a call of several steps") {
+  const std::int64_t now = nanoseconds(Clock::now().time_since_epoch()).count();
+  const std::int64_t left = std::clamp<std::int64_t>(limit.count(), 0, Impl::kNever - now);
+  before_ = group.impl_->ends_at.exchange(now + left, std::memory_order_relaxed);
+}
+
+Group::Within::~Within() { group_->impl_->ends_at.store(before_, std::memory_order_relaxed); }
+
 Waiter& Group::waiter() noexcept { return impl_->waiter; }
 const std::shared_ptr<Turns>& Group::turns() const noexcept { return impl_->turns; }
 Recorder* Group::recorder() const noexcept { return impl_->options.recorder.get(); }

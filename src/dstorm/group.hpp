@@ -13,6 +13,7 @@
 
 #include "dstorm/bootstrap.hpp"
 #include "dstorm/errors.hpp"
+#include "dstorm/host/turn.hpp"
 #include "dstorm/rdma_options.hpp"
 #include "dstorm/view.hpp"
 
@@ -20,7 +21,6 @@ namespace dstorm {
 
 class Channel;
 class Recorder;
-class Turns;
 class Waiter;
 struct Doorbell;
 namespace host {
@@ -176,7 +176,24 @@ class Group : public std::enable_shared_from_this<Group> {
   void add_name(const std::string& name);
   void remove_name(const std::string& name) noexcept;
 
+  // The time limit of a wait that is given none: GroupOptions::timeout, or what is left of the
+  // innermost Within.
   std::chrono::nanoseconds timeout() const noexcept;
+  // For as long as it lives, all waits that are given no limit of their own share one. So a call
+  // that makes segments, which takes several waits, keeps within the limit of the call. It is a
+  // call of the group, or a part of the one in progress, and throws what those throw.
+  class [[nodiscard]] Within {
+   public:
+    Within(Group& group, std::chrono::nanoseconds limit);
+    ~Within();
+    Within(const Within&) = delete;
+    Within& operator=(const Within&) = delete;
+
+   private:
+    std::shared_ptr<Group> group_;
+    Turns::Turn turn_;
+    std::int64_t before_;
+  };
   Waiter& waiter() noexcept;
   const std::shared_ptr<Turns>& turns() const noexcept;
   Recorder* recorder() const noexcept;  // null if nothing is recorded

@@ -221,6 +221,7 @@ const std::vector<int>& DenseAllreduce::run_by_messages(const Fold& fold,
     // again.
     if (!have_met_) segment_.group().exchange(what(), {}, deadline.left());
     have_met_ = true;
+    const dstorm::Group::Within within(segment_.group(), deadline.left());
     by_messages_ = std::make_unique<dstorm::Allreduce>(segment_.group().shared_from_this(), what(),
                                                        segment_.options().kind, elements_.bytes());
     message_bytes_ = elements_.bytes();

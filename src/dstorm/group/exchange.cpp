@@ -40,7 +40,7 @@ std::vector<std::optional<Bytes>> Group::exchange(std::string_view given,
   }
   // Two notices, used in turn, suffice: a rank that posts to exchange n + 2 has seen every rank at
   // n + 1, and a rank at n + 1 has read all of n.
-  const nanoseconds limit = timeout.value_or(impl_->options.timeout);
+  const nanoseconds limit = timeout.value_or(this->timeout());
   const Deadline deadline(limit);
   std::uint64_t number = impl_->exchanges + 1;
   host::Member& own = control.member(rank());

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <limits>
 #include <list>
 #include <memory>
 #include <optional>
@@ -57,6 +58,9 @@ struct Group::Impl {
   std::list<std::string> names;  // in the order in which they were added
   std::unordered_map<std::string_view, std::list<std::string>::iterator> by_name;
   std::atomic<bool> left{false};
+  // When the innermost Within ends, in nanoseconds of the clock's; kNever: there is none.
+  static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+  std::atomic<std::int64_t> ends_at{kNever};
   std::uint64_t last_wait = 0;     // the last wait that found the group superseded
   std::uint32_t passed_since = 0;  // superseded_by() to which passed_by belongs
   int passed_by = 0;               // weighted number of calls at which this rank could not move

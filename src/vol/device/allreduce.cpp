@@ -61,6 +61,7 @@ class FoundByAll final : public dstorm::Operand {
 void Allreduce::run(Stream stream, const Fold& fold, nanoseconds limit, bool last,
                     Gathered& gathered) {
   const dstorm::Deadline deadline(limit);
+  const dstorm::Group::Within within(exchange_.segment().group(), limit);
   if (!is_shareable(fold)) {
     throw ConfigError(std::string("allreduce takes AVG, SUM, MEDIAN and TRIMMED_MEAN, not ") +
                       fold.name() + "; use scatter and gather");
