@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "dstorm/errors.hpp"
 #include "dstorm/host/turn.hpp"
-#include "dstorm/host/wait.hpp"
 #include "dstorm/segment/parts.hpp"
 
 namespace dstorm {
@@ -27,7 +27,8 @@ Link::Link(std::shared_ptr<Group> group, std::string name, std::size_t slot_byte
                                      .slot_bytes = slot_bytes,
                                      .depth = depth,
                                      .policy = Policy::kQueue,
-                                     .kind = "link"}),
+                                     .kind = "link",
+                                     .most_updates = 1}),  // kMostKept is looked at between two
       peer_(1 - group->rank()) {}
 
 void Link::throw_dead() const {
@@ -69,36 +70,69 @@ bool Link::try_send(std::span<const std::byte> message, std::uint32_t tag) {
 }
 
 Link::Place Link::find(std::uint32_t tag) {
-  return std::ranges::find(messages_, tag, &Message::tag);
+  return std::ranges::find_if(
+      messages_, [tag](const Message& one) { return one.tag == tag && !one.is_dropped; });
+}
+
+void Link::erase(Place message) {
+  kept_ -= message->size();
+  messages_.erase(message);
+}
+
+// From now on the message goes there.
+void Link::redirect(Message& message, std::byte* to) {
+  if (!message.kept.empty()) std::memcpy(to, message.kept.data(), message.kept.size());
+  kept_ -= message.kept.size();
+  message.kept = {};
+  message.direct = to;
+}
+
+// Keeps a message that went to a caller's memory.
+void Link::keep(Message& message) {
+  message.kept.assign(message.direct, message.direct + message.arrived);
+  kept_ += message.kept.size();
+  message.direct = nullptr;
+}
+
+void Link::begin_message(const Update& update) {
+  if (!messages_.empty() && !messages_.back().is_whole()) erase(std::prev(messages_.end()));
+  Message begun{update.format, static_cast<std::size_t>(update.count & ~kBegins)};
+  // The first message of its tag goes straight to the waiting receive().
+  const bool fits = begun.tag == room_tag_ && begun.bytes == room_.size();
+  if (room_.data() != nullptr && fits && find(begun.tag) == messages_.end()) {
+    begun.direct = room_.data();
+  } else {
+    begun.kept.reserve(std::min(begun.bytes, kMostReserved));
+  }
+  kept_ += begun.size();
+  messages_.push_back(std::move(begun));
 }
 
 void Link::add(const Update& update) {
-  if ((update.count & kBegins) != 0) {
-    if (!messages_.empty() && !messages_.back().is_whole()) messages_.pop_back();
-    Message begun{update.format, static_cast<std::size_t>(update.count & ~kBegins), 0, {}, nullptr};
-    // The first message of its tag goes straight to the waiting receive().
-    const bool fits = begun.tag == room_tag_ && begun.bytes == room_.size();
-    if (room_.data() != nullptr && fits && find(begun.tag) == messages_.end()) {
-      begun.direct = room_.data();
-    } else {
-      begun.kept.reserve(std::min(begun.bytes, kMostReserved));
-    }
-    messages_.push_back(std::move(begun));
-  }
+  if ((update.count & kBegins) != 0) begin_message(update);
   if (messages_.empty()) return;  // of no message that has begun
   Message& message = messages_.back();
   const std::size_t bytes = std::min(update.payload.size(), message.bytes - message.arrived);
   const auto part = update.payload.first(bytes);
-  if (message.direct == nullptr) {
+  if (message.direct != nullptr) {
+    if (bytes != 0) std::memcpy(message.direct + message.arrived, part.data(), bytes);
+  } else if (!message.is_dropped) {
     message.kept.insert(message.kept.end(), part.begin(), part.end());
-  } else if (bytes != 0) {
-    std::memcpy(message.direct + message.arrived, part.data(), bytes);
+    kept_ += bytes;
   }
   message.arrived += bytes;
+  if (message.is_dropped && message.is_whole()) erase(std::prev(messages_.end()));
 }
 
-// Waits for a part of a message and takes in all that have arrived. Returns false when the time is
-// up.
+// Whether the next part has to stay in its slot. What a dead sender has left there is taken in: it
+// is little, and behind it one sees that no more comes.
+bool Link::is_full() const {
+  if (kept_ < kMostKept || !segment_.group().is_live(peer_)) return false;
+  const Message& last = messages_.back();
+  return last.is_whole() || (last.direct == nullptr && !last.is_dropped);
+}
+
+// Waits for a part of a message and takes it in. Returns false when the time is up.
 bool Link::take_in(nanoseconds limit) {
   const auto has_come = [&] { return segment_.clock_of(peer_) > taken_; };
   const auto is_gone = [&] { return !segment_.group().is_live(peer_); };
@@ -124,7 +158,13 @@ void Link::receive(std::span<std::byte> to, std::uint32_t tag, nanoseconds limit
     room_tag_ = tag;
   }
   try {
-    for (; found == messages_.end() || !found->is_whole(); found = find(tag)) {
+    for (;; found = find(tag)) {
+      if (found != messages_.end()) {
+        if (found->bytes != to.size()) drop(found, to.size(), deadline);
+        if (found->direct == nullptr) redirect(*found, to.data());
+        if (found->is_whole()) break;
+      }
+      if (is_full()) throw_full(tag);
       if (take_in(deadline.left())) continue;
       throw TimeoutError(
           "no message with tag " + std::to_string(tag) + " came within " + format_seconds(limit),
@@ -134,22 +174,40 @@ void Link::receive(std::span<std::byte> to, std::uint32_t tag, nanoseconds limit
     // A part of it may lie where the caller no longer wants it: no later call can tell.
     room_ = {};
     for (Message& message : messages_) {
-      if (message.direct == nullptr) continue;
-      message.kept.assign(message.direct, message.direct + message.arrived);
-      message.direct = nullptr;
+      if (message.direct != nullptr) keep(message);
     }
     throw;
   }
   room_ = {};
-  const Message message = std::move(*found);
-  messages_.erase(found);
-  if (message.bytes != to.size()) {
-    throw ConfigError("the message has " + std::to_string(message.bytes) +
-                      " bytes, and the tensor to receive it " + std::to_string(to.size()));
+  erase(found);
+}
+
+// The rest of the message is taken in, so that its sender does not wait for ever.
+void Link::drop(Place message, std::size_t wanted, const Deadline& deadline) {
+  const std::size_t bytes = message->bytes;
+  if (message->is_whole()) {
+    erase(message);
+  } else {
+    kept_ -= message->kept.size();
+    message->kept = {};
+    message->is_dropped = true;
+    while (!messages_.empty() && messages_.back().is_dropped && take_in(deadline.left())) {
+    }
   }
-  if (message.direct == nullptr && !to.empty()) {
-    std::memcpy(to.data(), message.kept.data(), to.size());
-  }
+  throw ConfigError("the message has " + std::to_string(bytes) +
+                    " bytes, and the tensor to receive it " + std::to_string(wanted));
+}
+
+void Link::throw_full(std::uint32_t tag) const {
+  // The one that takes up the most room is the one to receive.
+  const auto largest = std::ranges::max_element(messages_, {}, &Message::size);
+  throw ConfigError(
+      "no message with tag " + std::to_string(tag) + " can be received yet: before it rank " +
+      std::to_string(peer_) + " has sent " + std::to_string(messages_.size()) +
+      (messages_.size() == 1 ? " message" : " messages") + " of other tags (one of " +
+      std::to_string(largest->bytes) + " bytes with tag " + std::to_string(largest->tag) +
+      "), which nobody has received and which fill the " + std::to_string(kMostKept >> 20) +
+      " MiB that are kept of such; receive that one first, or send this one before it");
 }
 
 int Link::await(std::span<const std::uint32_t> tags, nanoseconds limit) {
@@ -158,9 +216,14 @@ int Link::await(std::span<const std::uint32_t> tags, nanoseconds limit) {
   for (;;) {
     for (const Message& message : messages_) {
       const auto place = std::ranges::find(tags, message.tag);
-      if (place != tags.end()) return static_cast<int>(place - tags.begin());
+      if (place != tags.end() && !message.is_dropped) return static_cast<int>(place - tags.begin());
     }
-    if (!take_in(deadline.left())) return -1;
+    if (is_full()) {
+      const nanoseconds left = std::max(deadline.left(), nanoseconds(0));
+      if (!segment_.wait([&] { return !is_full(); }, left)) return -1;
+    } else if (!take_in(deadline.left())) {
+      return -1;
+    }
   }
 }
 

@@ -188,6 +188,115 @@ TEST(Link, AReceiveThatTimesOutInTheMiddleOfAMessageCanBeMadeAgain) {
   expect_all_well(job);
 }
 
+// Of messages that nobody asks for, so many are kept; then their sender waits.
+TEST(Link, MessagesOfOtherTagsFillWhatIsKeptAndNoMore) {
+  constexpr std::size_t kPart = 256 << 10;
+  constexpr std::size_t kFits = Link::kMostKept / kPart - 1;
+  Job job(2, [](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    Link link(group, "l", kPart, 4);
+    if (group->rank() == 0) {
+      for (std::size_t k = 0; k < kFits; ++k) link.send(message(kPart, 1), 1);
+      link.send(message(10, 3), 3);
+      std::size_t sent = 0;
+      try {
+        for (; sent < 20; ++sent) link.send(message(kPart, 1), 1, 500ms);
+      } catch (const TimeoutError&) {
+      }
+      CHECK_THAT(sent >= 4 && sent <= 8);  // the slots, and what was left of the room
+      group->barrier();
+      for (std::size_t k = sent; k < 20; ++k) link.send(message(kPart, 1), 1);
+      link.send(message(10, 2), 2);
+    } else {
+      CHECK_THAT(receive(link, 10, 3) == message(10, 3));
+      std::string said;
+      const auto began = std::chrono::steady_clock::now();
+      try {
+        receive(link, 10, 2);
+      } catch (const ConfigError& error) {
+        said = error.what();
+      }
+      CHECK_THAT(std::chrono::steady_clock::now() - began < 5s);  // no use to wait
+      CHECK_THAT(said.find("no message with tag 2 can be received yet") != std::string::npos);
+      CHECK_THAT(said.find("of 262144 bytes with tag 1)") != std::string::npos);
+      CHECK_THAT(said.find("fill the 64 MiB") != std::string::npos);
+      const std::uint32_t tags[] = {2};
+      CHECK_THAT(link.await(tags, 10ms) == -1);
+      group->barrier();
+      for (std::size_t k = 0; k < kFits + 20; ++k) {
+        CHECK_THAT(receive(link, kPart, 1) == message(kPart, 1));
+      }
+      CHECK_THAT(receive(link, 10, 2) == message(10, 2));
+    }
+    group->barrier();
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+// However long it is: it goes to the memory of the caller, also what came before the call.
+TEST(Link, TheMessageThatIsReceivedIsNotKept) {
+  constexpr std::size_t kLong = Link::kMostKept + (8 << 20);
+  Job job(2, [](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    Link link(group, "l", 1 << 20, 4);
+    if (group->rank() == 0) {
+      link.send(message(kLong, 1), 1);
+      link.send(message(kLong, 2), 1);
+      link.send(message(3, 3), 1);
+    } else {
+      const std::uint32_t tags[] = {1};
+      CHECK_THAT(link.await(tags, 10s) == 0);
+      CHECK_THAT(receive(link, kLong, 1) == message(kLong, 1));
+      bool is_refused = false;  // and is dropped as it comes
+      try {
+        receive(link, 10, 1);
+      } catch (const ConfigError&) {
+        is_refused = true;
+      }
+      CHECK_THAT(is_refused);
+      CHECK_THAT(receive(link, 3, 1) == message(3, 3));
+    }
+    group->barrier();
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+// To make it takes several waits, and each is short of the limit: all of them together have it.
+TEST(Link, IsMadeWithinOneLimit) {
+  static constexpr std::chrono::milliseconds kLimit{1000};
+  Job job(2, [](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    if (group->rank() == 1) {  // comes to the first two steps, each late
+      for (const char* step : {"segment 'l', step 1", "segment 'l', step 2"}) {
+        std::this_thread::sleep_for(kLimit * 3 / 4);
+        try {
+          group->exchange(step, {}, 20s);
+        } catch (const TimeoutError&) {
+        }
+      }
+      return 0;
+    }
+    const auto began = std::chrono::steady_clock::now();
+    const auto before = group->timeout();
+    bool is_late = false;
+    try {
+      const Group::Within within(*group, kLimit);
+      CHECK_THAT(group->timeout() <= kLimit);
+      Link(group, "l", kSlot, 4);
+    } catch (const TimeoutError& error) {
+      is_late = error.ranks() == std::vector<int>{1};
+    }
+    CHECK_THAT(is_late);
+    CHECK_THAT(std::chrono::steady_clock::now() - began < 2 * kLimit);
+    CHECK_THAT(group->timeout() == before);
+    std::this_thread::sleep_for(kLimit);
+    return 0;
+  });
+  expect_all_well(job);
+}
+
 TEST(Link, ADeadSenderIsNamed) {
   Shared<std::atomic<bool>> has_come;
   Job job(2, [&](Bootstrap& bootstrap) {
