@@ -150,12 +150,13 @@ class DeviceReducer {
   // `data`: any memory on the GPU.
   DeviceReducer(const std::shared_ptr<dstorm::Group>& group, const std::string& dtype,
                 std::size_t count, const std::string& name, std::uintptr_t data,
-                const std::string& slots) {
+                const std::string& slots, double timeout) {
     vol::VectorOptions options;
     options.name = name;
     const vol::DType type = to_dtype(py::dtype(dtype));
     const auto kind = dstorm::device::slot_kind(slots);
     const py::gil_scoped_release no_gil;
+    const dstorm::Group::Within within(*group, *to_duration(timeout));
     vector_ = std::make_unique<DeviceVector>(
         group, type, std::vector<vol::Piece>{{reinterpret_cast<void*>(data), count}},
         std::move(options), kind, false);
@@ -228,9 +229,9 @@ void bind_device(py::module_& module) {
   py::class_<DeviceReducer>(module, "DeviceReducer",
                             "A vector that is reduced wherever it lies on a GPU; for the package.")
       .def(py::init<const std::shared_ptr<dstorm::Group>&, const std::string&, std::size_t,
-                    const std::string&, std::uintptr_t, const std::string&>(),
+                    const std::string&, std::uintptr_t, const std::string&, double>(),
            py::arg("group"), py::arg("dtype"), py::arg("count"), py::arg("name"), py::arg("data"),
-           py::arg("slots"))
+           py::arg("slots"), py::arg("timeout"))
       .def("allreduce", &DeviceReducer::allreduce, py::arg("data"), py::arg("count"),
            py::arg("mean"), py::arg("timeout"), py::arg("stream"),
            "Replace `count` elements by the sum or mean of the live ranks'. Collective.\n\n"

@@ -16,6 +16,7 @@ namespace {
 using Address = std::uintptr_t;
 using NoGil = py::call_guard<py::gil_scoped_release>;
 using Gives = std::vector<std::pair<Address, std::size_t>>;
+using Ended = py::typing::List<py::none>;
 using Takes = std::vector<std::tuple<int, std::size_t, std::size_t, Address, std::size_t>>;
 
 std::chrono::nanoseconds limit_of(double seconds) { return *to_duration(seconds); }
@@ -35,14 +36,27 @@ std::vector<int> run(vol::Exchange& exchange, const Gives& gives, const Takes& t
   return exchange.run(given, taken, kind, limit_of(timeout), may_miss);
 }
 
+// Makes what all ranks of a group make together, within one limit: the group's if none is given.
+template <class Made, class... Arguments>
+std::unique_ptr<Made> make_within(const std::shared_ptr<dstorm::Group>& group,
+                                  std::optional<double> timeout, Arguments&&... arguments) {
+  const auto limit = to_duration(timeout);
+  const py::gil_scoped_release no_gil;
+  const dstorm::Group::Within within(*group, limit.value_or(group->timeout()));
+  return std::make_unique<Made>(group, std::forward<Arguments>(arguments)...);
+}
+
+// Adds to `ended`, which an exception of a signal handler cannot prevent any more.
+void note_end(Ended& ended) { ended.append(py::none()); }
+
 vol::Fold fold_of(bool mean) { return mean ? vol::Fold::avg() : vol::Fold::sum(); }
 
 // A vector that is only reduced, wherever its elements lie at the time.
 class Reducer {
  public:
-  Reducer(const std::shared_ptr<dstorm::Group>& group, const std::string& dtype, std::size_t count,
+  Reducer(const std::shared_ptr<dstorm::Group>& group, vol::DType dtype, std::size_t count,
           const std::string& name)
-      : vector_(group, to_dtype(py::dtype(dtype)), {{nullptr, count}}, options_of(name)) {}
+      : vector_(group, dtype, {{nullptr, count}}, options_of(name)) {}
 
   std::vector<int> allreduce(Address data, std::size_t count, bool mean, double timeout) {
     const py::gil_scoped_release no_gil;
@@ -73,8 +87,11 @@ void bind_process_group(py::module_& module) {
   using Group = std::shared_ptr<dstorm::Group>;
   py::class_<vol::Exchange>(module, "Exchange",
                             "Rounds in which each rank gives bytes; for the package.")
-      .def(py::init<Group, std::string, std::size_t>(), py::arg("group"), py::arg("name"),
-           py::arg("slot_bytes"), NoGil())
+      .def(py::init([](const Group& group, const std::string& name, std::size_t slot_bytes,
+                       double timeout) {
+             return make_within<vol::Exchange>(group, timeout, name, slot_bytes);
+           }),
+           py::arg("group"), py::arg("name"), py::arg("slot_bytes"), py::arg("timeout"))
       .def("run", &run, py::arg("gives"), py::arg("takes"), py::arg("kind"), py::arg("timeout"),
            py::arg("may_miss") = false,
            "Give stretches (address, bytes) and copy (rank, offset, bytes, address, of) of the "
@@ -93,8 +110,12 @@ void bind_process_group(py::module_& module) {
       .def("shut", &vol::Exchange::shut, "Leave. Any thread, at any time.");
   py::class_<Reducer>(module, "Reducer",
                       "A vector that is reduced wherever it lies; for the package.")
-      .def(py::init<const Group&, const std::string&, std::size_t, const std::string&>(),
-           py::arg("group"), py::arg("dtype"), py::arg("count"), py::arg("name"))
+      .def(py::init([](const Group& group, const std::string& dtype, std::size_t count,
+                       const std::string& name, std::optional<double> timeout) {
+             return make_within<Reducer>(group, timeout, to_dtype(py::dtype(dtype)), count, name);
+           }),
+           py::arg("group"), py::arg("dtype"), py::arg("count"), py::arg("name"),
+           py::arg("timeout") = py::none())
       .def("allreduce", &Reducer::allreduce, py::arg("data"), py::arg("count"), py::arg("mean"),
            py::arg("timeout"),
            "Replace `count` elements by the sum or mean of the live ranks'. Collective.\n\n"
@@ -103,8 +124,12 @@ void bind_process_group(py::module_& module) {
       .def("shut", &Reducer::shut, "Leave. Any thread, at any time.");
   py::class_<dstorm::Link>(module, "Link",
                            "Messages from rank 0 to rank 1 of a group; for the package.")
-      .def(py::init<Group, std::string, std::size_t, int>(), py::arg("group"), py::arg("name"),
-           py::arg("slot_bytes"), py::arg("depth"), NoGil())
+      .def(py::init([](const Group& group, const std::string& name, std::size_t slot_bytes,
+                       int depth, double timeout) {
+             return make_within<dstorm::Link>(group, timeout, name, slot_bytes, depth);
+           }),
+           py::arg("group"), py::arg("name"), py::arg("slot_bytes"), py::arg("depth"),
+           py::arg("timeout"))
       .def(
           "send",
           [](dstorm::Link& self, Address data, std::size_t bytes, std::uint32_t tag,
@@ -114,18 +139,31 @@ void bind_process_group(py::module_& module) {
           py::arg("data"), py::arg("bytes"), py::arg("tag"), py::arg("timeout"), NoGil())
       .def(
           "try_send",
-          [](dstorm::Link& self, Address data, std::size_t bytes, std::uint32_t tag) {
-            return self.try_send({reinterpret_cast<const std::byte*>(data), bytes}, tag);
+          [](dstorm::Link& self, Address data, std::size_t bytes, std::uint32_t tag, Ended ended) {
+            {
+              const py::gil_scoped_release no_gil;
+              if (!self.try_send({reinterpret_cast<const std::byte*>(data), bytes}, tag)) {
+                return false;
+              }
+            }
+            note_end(ended);
+            return true;
           },
-          py::arg("data"), py::arg("bytes"), py::arg("tag"),
-          "Send if that needs no wait. Returns:\n    Whether it did.", NoGil())
+          py::arg("data"), py::arg("bytes"), py::arg("tag"), py::arg("ended"),
+          "Send if that needs no wait; `ended` then gets an element, before an exception of a "
+          "signal handler can end the call.\n\nReturns:\n    Whether it did.")
       .def(
           "receive",
-          [](dstorm::Link& self, Address data, std::size_t bytes, std::uint32_t tag,
-             double timeout) {
-            self.receive({reinterpret_cast<std::byte*>(data), bytes}, tag, limit_of(timeout));
+          [](dstorm::Link& self, Address data, std::size_t bytes, std::uint32_t tag, double timeout,
+             Ended ended) {
+            {
+              const py::gil_scoped_release no_gil;
+              self.receive({reinterpret_cast<std::byte*>(data), bytes}, tag, limit_of(timeout));
+            }
+            note_end(ended);
           },
-          py::arg("data"), py::arg("bytes"), py::arg("tag"), py::arg("timeout"), NoGil())
+          py::arg("data"), py::arg("bytes"), py::arg("tag"), py::arg("timeout"), py::arg("ended"),
+          "Receive a message; `ended` as for try_send().")
       .def(
           "await_tag",
           [](dstorm::Link& self, const std::vector<std::uint32_t>& tags, double timeout) {

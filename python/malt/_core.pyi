@@ -597,7 +597,7 @@ class DeviceReducer:
     """
     A vector that is reduced wherever it lies on a GPU; for the package.
     """
-    def __init__(self, group: Group, dtype: str, count: typing.SupportsInt | typing.SupportsIndex, name: str, data: typing.SupportsInt | typing.SupportsIndex, slots: str) -> None:
+    def __init__(self, group: Group, dtype: str, count: typing.SupportsInt | typing.SupportsIndex, name: str, data: typing.SupportsInt | typing.SupportsIndex, slots: str, timeout: typing.SupportsFloat | typing.SupportsIndex) -> None:
         ...
     def allreduce(self, data: typing.SupportsInt | typing.SupportsIndex, count: typing.SupportsInt | typing.SupportsIndex, mean: bool, timeout: typing.SupportsFloat | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> list[int]:
         """
@@ -1351,7 +1351,7 @@ class Exchange:
     """
     Rounds in which each rank gives bytes; for the package.
     """
-    def __init__(self, group: Group, name: str, slot_bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+    def __init__(self, group: Group, name: str, slot_bytes: typing.SupportsInt | typing.SupportsIndex, timeout: typing.SupportsFloat | typing.SupportsIndex) -> None:
         ...
     def fold(self, data: typing.SupportsInt | typing.SupportsIndex, count: typing.SupportsInt | typing.SupportsIndex, dtype: typing.SupportsInt | typing.SupportsIndex, mean: bool, timeout: typing.SupportsFloat | typing.SupportsIndex) -> None:
         """
@@ -1369,7 +1369,7 @@ class Reducer:
     """
     A vector that is reduced wherever it lies; for the package.
     """
-    def __init__(self, group: Group, dtype: str, count: typing.SupportsInt | typing.SupportsIndex, name: str) -> None:
+    def __init__(self, group: Group, dtype: str, count: typing.SupportsInt | typing.SupportsIndex, name: str, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> None:
         ...
     def allreduce(self, data: typing.SupportsInt | typing.SupportsIndex, count: typing.SupportsInt | typing.SupportsIndex, mean: bool, timeout: typing.SupportsFloat | typing.SupportsIndex) -> list[int]:
         """
@@ -1391,23 +1391,27 @@ class Link:
     """
     Messages from rank 0 to rank 1 of a group; for the package.
     """
-    def __init__(self, group: Group, name: str, slot_bytes: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex) -> None:
+    def __init__(self, group: Group, name: str, slot_bytes: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex, timeout: typing.SupportsFloat | typing.SupportsIndex) -> None:
         ...
     def await_tag(self, tags: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], timeout: typing.SupportsFloat | typing.SupportsIndex) -> int:
         """
         Wait for a message; the place of its tag in `tags`, or -1.
         """
-    def receive(self, data: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex, tag: typing.SupportsInt | typing.SupportsIndex, timeout: typing.SupportsFloat | typing.SupportsIndex) -> None:
-        ...
+    def receive(self, data: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex, tag: typing.SupportsInt | typing.SupportsIndex, timeout: typing.SupportsFloat | typing.SupportsIndex, ended: list[None]) -> None:
+        """
+        Receive a message; `ended` as for try_send().
+        """
     def send(self, data: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex, tag: typing.SupportsInt | typing.SupportsIndex, timeout: typing.SupportsFloat | typing.SupportsIndex) -> None:
         ...
     def shut(self) -> None:
         """
         Leave. Any thread, at any time.
         """
-    def try_send(self, data: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex, tag: typing.SupportsInt | typing.SupportsIndex) -> bool:
+    def try_send(self, data: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex, tag: typing.SupportsInt | typing.SupportsIndex, ended: list[None]) -> bool:
         """
-        Send if that needs no wait. Returns:
+        Send if that needs no wait; `ended` then gets an element, before an exception of a signal handler can end the call.
+
+        Returns:
             Whether it did.
         """
 class TlsContext:

@@ -133,7 +133,9 @@ MUTANTS = {
         "torch._backend.members",
         """        self._exchange.shut()
         self._made += 1
-        self._exchange = Exchange(self.group, f"exchange {self._made}", SLOT_BYTES)
+        self._exchange = Exchange(
+            self.group, f"exchange {self._made}", SLOT_BYTES, time_left(deadline)
+        )
 """,
         "",
     ),
@@ -155,8 +157,8 @@ MUTANTS = {
     "ALL_CALLS_GO_ON": Mutant(
         "backend",
         "torch._backend.members",
-        "run(gives, takes, kind, timeout, may_miss)",
-        "run(gives, takes, kind, timeout, may_miss or _going_on)",
+        "run(gives, takes, kind, time_left(deadline), may_miss)",
+        "run(gives, takes, kind, time_left(deadline), may_miss or _going_on)",
     ),
     # A broadcast that nobody has whole leaves a part of it in the tensor.
     "PART_OF_BROADCAST_LEFT": Mutant(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -150,8 +151,9 @@ def form_group(bootstrap: Bootstrap, timeout: float) -> Group:
 
     Args:
         bootstrap: finds the other processes; it is closed.
-        timeout: seconds that a wait for live ranks may take.
+        timeout: seconds that this may take, and a wait of the group that is given no limit.
     """
+    deadline = time.monotonic() + timeout
     start_log()
     _set_callbacks()
     settings = Settings.read(None, timeout, None, None)
@@ -159,7 +161,11 @@ def form_group(bootstrap: Bootstrap, timeout: float) -> Group:
         make_group = _group_maker(
             settings, Turns(), None, found.rank, found.size, found.secret, found.meeting_point
         )
-        return make_group(list(range(found.size)), found.allgather)
+
+        def allgather(data: bytes, seconds: float) -> list[bytes]:
+            return found.allgather(data, min(seconds, max(0.0, deadline - time.monotonic())))
+
+        return make_group(list(range(found.size)), allgather)
 
 
 def _do_nothing() -> None:

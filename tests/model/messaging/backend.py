@@ -176,7 +176,7 @@ class BackendJob:
         instead: list[tuple[Any, dict[str, Any]]] = [
             (torch_store, {"time": time, "_MOST_NAP": 0.1}),
             (store_bootstrap, {"dist": dist}),
-            (collectives, {"time": time, "SLOT_BYTES": 8 * _SLOT}),
+            (collectives, {"SLOT_BYTES": 8 * _SLOT}),
             (core, {"dist": dist, "_open": set(), "_dead_in_world": self._dead_in_world}),
             (
                 members,

@@ -103,10 +103,11 @@ class Groups:
     def form(self, bootstrap: Any, timeout: float) -> Group:
         """As malt._job.joining.form_group: some steps, of which the last connects the members."""
         process = self.world.here().process
+        deadline = self.world.now + timeout
         with bootstrap as found:
             self._nonces += 1
             told = tuple(found.allgather(b"%d %d" % (process.pid, self._nonces), timeout))
-            found.allgather(b"", timeout)
+            found.allgather(b"", max(0.0, deadline - self.world.now))
             if told not in self._made:
                 pids = [int(each.split()[0]) for each in told]
                 processes = {r: self.world.processes[pid - 1] for r, pid in enumerate(pids)}
@@ -115,7 +116,7 @@ class Groups:
                     if member in self.evicted:
                         self._made[told].evict(rank)
             group = Group(self, found.rank, self._made[told], timeout)
-            group.await_all("the group")
+            group.await_all("the group", max(0.0, deadline - self.world.now))
             return group
 
     def evict(self, process: Process) -> None:
@@ -164,12 +165,12 @@ class Group:
                 return False
             self.network.await_ring(self.rank, deadline)
 
-    def await_all(self, what: str) -> None:
+    def await_all(self, what: str, timeout: float) -> None:
         """A collective step in which something is made."""
         came = self.parts.setdefault(what, {r: {r} for r in self.network.processes})
         rank, live = self.rank, self.network.live[self.rank]
         self.network.to_others(rank, lambda to: came[to].add(rank))
-        if not self.wait(lambda: live <= came[rank], self.timeout):
+        if not self.wait(lambda: live <= came[rank], timeout):
             missing = live - came[rank]
             raise TimeoutError(f"{what}: ranks {missing} did not come", missing)
 
@@ -197,7 +198,9 @@ class _Part(NamedTuple):
 class Link:
     """As malt._core.Link."""
 
-    def __init__(self, group: Group, name: str, slot_bytes: int, depth: int) -> None:
+    def __init__(
+        self, group: Group, name: str, slot_bytes: int, depth: int, timeout: float
+    ) -> None:
         self._group = group
         self._network = group.network
         self._peer = 1 - group.rank
@@ -209,7 +212,7 @@ class Link:
         self._turn = RLock(group.world, group.groups.interrupts)
         group.parts.setdefault(f"ends of {name}", {})[group.rank] = self
         self._ends = group.parts[f"ends of {name}"]
-        group.await_all(name)
+        group.await_all(name, timeout)
 
     @property
     def _is_peer_live(self) -> bool:
@@ -235,17 +238,25 @@ class Link:
             self._network.send(group.rank, self._peer, lambda part=part: self._bring(part))  # type: ignore[misc]
             group.world.step()
 
-    def try_send(self, data: int, bytes: int, tag: int) -> bool:  # noqa: A002
+    def try_send(self, data: int, bytes: int, tag: int, ended: list[None]) -> bool:  # noqa: A002
         self._begin()
         if bytes > self._slot_bytes or (self._free == 0 and self._is_peer_live):
             return False
         self.send(data, bytes, tag)
+        ended.append(None)
         return True
 
     def _bring(self, part: _Part) -> None:
         self._ends[self._peer]._inbox.append(part)
 
-    def receive(self, data: int, bytes: int, tag: int, timeout: float) -> None:  # noqa: A002
+    def receive(
+        self,
+        data: int,
+        bytes: int,  # noqa: A002
+        tag: int,
+        timeout: float,
+        ended: list[None],
+    ) -> None:
         self._begin()
         deadline = self._group.world.now + timeout
         found = self._find(tag)
@@ -268,6 +279,7 @@ class Link:
             raise ConfigError(f"the message has {found.length} bytes, the tensor {bytes}")
         if not found.direct:
             ctypes.memmove(data, builtins_bytes(found.kept), bytes)
+        ended.append(None)
 
     def await_tag(self, tags: Sequence[int], timeout: float) -> int:
         self._begin()
@@ -339,9 +351,9 @@ class _End:
         self._left: set[int] = set()
         self._ends = group.parts.setdefault(f"ends of {name}", {})
 
-    def _open(self, name: str) -> None:
+    def _open(self, name: str, timeout: float) -> None:
         self._ends[self._group.rank] = self
-        self._group.await_all(name)
+        self._group.await_all(name, timeout)
 
     def shut(self) -> None:
         if not self._is_shut:
@@ -356,14 +368,14 @@ class _End:
 class Exchange(_End):
     """As malt._core.Exchange."""
 
-    def __init__(self, group: Group, name: str, slot_bytes: int) -> None:
+    def __init__(self, group: Group, name: str, slot_bytes: int, timeout: float) -> None:
         super().__init__(group, name)
         self._slot_bytes = slot_bytes
         self._round = 0
         self._posts: dict[int, deque[tuple[int, int, bytes]]] = {
             rank: deque() for rank in group.network.processes
         }
-        self._open(name)
+        self._open(name, timeout)
 
     def run(
         self,
@@ -475,12 +487,12 @@ class Reducer(_End):
     How they decide is simulated elsewhere (src/dstorm/collective).
     """
 
-    def __init__(self, group: Group, dtype: str, _count: int, name: str) -> None:
+    def __init__(self, group: Group, dtype: str, _count: int, name: str, timeout: float) -> None:
         super().__init__(group, name)
         self._dtype = np.dtype(dtype)
         self._name = name
         self._number = 0
-        self._open(name)
+        self._open(name, timeout)
 
     def allreduce(self, data: int, count: int, mean: bool, timeout: float) -> list[int]:
         group, rank = self._group, self._group.rank

@@ -73,6 +73,20 @@ class RLock:
         self._holder = task
         self._depth += 1
 
+    def acquire(self, timeout: float) -> bool:
+        deadline = self._world.now + timeout
+        self._world.step()
+        while self._holder is not None and self._world.now < deadline:
+            self._queue.add()
+            self._world.park(deadline)
+        if self._holder is not None:
+            return False
+        self.__enter__()
+        return True
+
+    def release(self) -> None:
+        self.__exit__()
+
     def __exit__(self, *_: object) -> None:
         self._depth -= 1
         if self._depth == 0:
@@ -145,6 +159,9 @@ class Threading:
 
     def current_thread(self) -> object:
         return getattr(self._world.here(), "thread", self)
+
+    def main_thread(self) -> object:
+        return None  # none of the model's is interrupted as Python's main thread is
 
     def get_ident(self) -> Any:
         return self._world.here()

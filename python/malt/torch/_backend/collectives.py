@@ -1,13 +1,12 @@
 """The collective calls, as exchanges of bytes between the members of a process group.
 
-Each function here makes one call at once, in the thread that calls it; `timeout` is in seconds. All
-ranks of the group make the same calls in the same order.
+Each function here makes one call at once, in the thread that calls it; `deadline` is the
+time.monotonic() at which it gives up. All ranks of the group make the same calls in the same order.
 """
 
 from __future__ import annotations
 
 import functools
-import time
 import zlib
 from collections.abc import Callable, Sequence
 
@@ -68,31 +67,33 @@ def _copy(to: torch.Tensor, values: torch.Tensor) -> None:
         to.copy_(values.view(to.shape))
 
 
-def barrier(members: Members, timeout: float) -> None:
+def barrier(members: Members, deadline: float) -> None:
     """Return when all ranks have called it."""
-    members.run([], [], _BARRIER, timeout, _members.goes_on())
+    members.run([], [], _BARRIER, deadline, _members.goes_on())
 
 
 @staged
-def broadcast(members: Members, tensor: torch.Tensor, root: int, timeout: float) -> None:
+def broadcast(members: Members, tensor: torch.Tensor, root: int, deadline: float) -> None:
     """Give all ranks the root's values."""
     _check_root(root, members.size)
     if _members.goes_on() and members.size > 1:
-        _broadcast_to_living(members, tensor, root, timeout)
+        _broadcast_to_living(members, tensor, root, deadline)
         return
     kind = _BROADCAST | root << 8
     if members.rank == root:
         given = tensor.contiguous()
-        members.run([(given.data_ptr(), bytes_of(given))], [], kind, timeout)
+        members.run([(given.data_ptr(), bytes_of(given))], [], kind, deadline)
         return
     landing = _Landing()
     here = landing.at(tensor)
     size = bytes_of(here)
-    members.run([], [(root, 0, size, here.data_ptr(), size)], kind, timeout)
+    members.run([], [(root, 0, size, here.data_ptr(), size)], kind, deadline)
     landing.settle()
 
 
-def _broadcast_to_living(members: Members, tensor: torch.Tensor, root: int, timeout: float) -> None:
+def _broadcast_to_living(
+    members: Members, tensor: torch.Tensor, root: int, deadline: float
+) -> None:
     """Give all living ranks the root's values; if it dies meanwhile, either all get them or none.
 
     Whoever has them gives them to those who have not, until all that live have them.
@@ -100,15 +101,13 @@ def _broadcast_to_living(members: Members, tensor: torch.Tensor, root: int, time
     kind = _BROADCAST | root << 8
     has, source = members.rank == root, root
     here = tensor.contiguous() if has else torch.empty(tensor.shape, dtype=tensor.dtype)
-    end = time.monotonic() + timeout
     while True:
-        left = max(0.0, end - time.monotonic())
         if members.rank == source:
-            members.run([(here.data_ptr(), bytes_of(here))], [], kind, left, may_miss=True)
+            members.run([(here.data_ptr(), bytes_of(here))], [], kind, deadline, may_miss=True)
         else:  # also if it has them, as all ranks make the same rounds
             takes = [(source, 0, bytes_of(here), here.data_ptr(), bytes_of(here))]
-            has = source not in members.run([], takes, kind, left, may_miss=True) or has
-        held = members.held_by(has, left)
+            has = source not in members.run([], takes, kind, deadline, may_miss=True) or has
+        held = members.held_by(has, deadline)
         if Held.MISSES not in held:
             break
         if Held.HAS not in held:
@@ -119,7 +118,7 @@ def _broadcast_to_living(members: Members, tensor: torch.Tensor, root: int, time
 
 
 @staged
-def all_gather(members: Members, outputs: Tensors, own: torch.Tensor, timeout: float) -> None:
+def all_gather(members: Members, outputs: Tensors, own: torch.Tensor, deadline: float) -> None:
     """Give all ranks the values of all; `outputs` has a tensor for each rank."""
     _check_count(outputs, members.size, "output tensors")
     own = own.contiguous()
@@ -129,21 +128,21 @@ def all_gather(members: Members, outputs: Tensors, own: torch.Tensor, timeout: f
         if rank != members.rank:
             here = landing.at(output)
             takes.append((rank, 0, bytes_of(here), here.data_ptr(), bytes_of(here)))
-    members.run([(own.data_ptr(), bytes_of(own))], takes, _ALL_GATHER, timeout)
+    members.run([(own.data_ptr(), bytes_of(own))], takes, _ALL_GATHER, deadline)
     landing.settle()
     _copy(outputs[members.rank], own)
 
 
 @staged
 def gather(
-    members: Members, outputs: Tensors, own: torch.Tensor, root: int, timeout: float
+    members: Members, outputs: Tensors, own: torch.Tensor, root: int, deadline: float
 ) -> None:
     """Give the root the values of all; there, `outputs` has a tensor for each rank."""
     _check_root(root, members.size)
     kind = _GATHER | root << 8
     own = own.contiguous()
     if members.rank != root:
-        members.run([(own.data_ptr(), bytes_of(own))], [], kind, timeout)
+        members.run([(own.data_ptr(), bytes_of(own))], [], kind, deadline)
         return
     _check_count(outputs, members.size, "output tensors")
     landing = _Landing()
@@ -153,14 +152,14 @@ def gather(
         for rank, each in enumerate(here)
         if rank != root
     ]
-    members.run([], takes, kind, timeout)
+    members.run([], takes, kind, deadline)
     _copy(here[root], own)
     landing.settle()
 
 
 @staged
 def scatter(
-    members: Members, output: torch.Tensor, inputs: Tensors, root: int, timeout: float
+    members: Members, output: torch.Tensor, inputs: Tensors, root: int, deadline: float
 ) -> None:
     """Give each rank its tensor of the root's `inputs`."""
     _check_root(root, members.size)
@@ -169,19 +168,19 @@ def scatter(
         _check_count(inputs, members.size, "input tensors")
         parts = [each.contiguous() for each in inputs]
         gives = [(each.data_ptr(), bytes_of(each)) for each in parts]
-        members.run(gives, [], kind, timeout)
+        members.run(gives, [], kind, deadline)
         _copy(output, parts[root])
         return
     landing = _Landing()
     here = landing.at(output)
     size = bytes_of(here)
     take = root, members.rank * size, size, here.data_ptr(), members.size * size
-    members.run([], [take], kind, timeout)
+    members.run([], [take], kind, deadline)
     landing.settle()
 
 
 @staged
-def all_to_all(members: Members, outputs: Tensors, inputs: Tensors, timeout: float) -> None:
+def all_to_all(members: Members, outputs: Tensors, inputs: Tensors, deadline: float) -> None:
     """Give each rank its tensor of every rank's `inputs`, in the order of the ranks."""
     _check_count(inputs, members.size, "input tensors")
     _check_count(outputs, members.size, "output tensors")
@@ -191,7 +190,7 @@ def all_to_all(members: Members, outputs: Tensors, inputs: Tensors, timeout: flo
     lengths = torch.zeros(size, size, dtype=torch.int64)
     lengths[rank] = torch.tensor([bytes_of(each) for each in parts])
     lengths[rank, rank] = 0  # stays here
-    all_gather(members, list(lengths.unbind()), lengths[rank].clone(), timeout)
+    all_gather(members, list(lengths.unbind()), lengths[rank].clone(), deadline)
     starts = (lengths.cumsum(1) - lengths)[:, rank].tolist()
     landing = _Landing()
     takes, wrong = [], ""
@@ -206,48 +205,50 @@ def all_to_all(members: Members, outputs: Tensors, inputs: Tensors, timeout: flo
                 f"tensor for it has {bytes_of(here)}"
             )
     gives = [(each.data_ptr(), bytes_of(each)) for other, each in enumerate(parts) if other != rank]
-    members.run(gives, [] if wrong else takes, _ALL_TO_ALL, timeout)
+    members.run(gives, [] if wrong else takes, _ALL_TO_ALL, deadline)
     if wrong:  # found after the call, so that the others' next calls do not meet it
         raise ConfigError(wrong)
     landing.settle()
     _copy(outputs[rank], parts[rank])
 
 
-def all_reduce(members: Members, tensor: torch.Tensor, op: ReduceOp, timeout: float) -> None:
+def all_reduce(members: Members, tensor: torch.Tensor, op: ReduceOp, deadline: float) -> None:
     """Replace the values by the reduction of all ranks' values, the same bits on all ranks."""
     if tensor.is_cuda and members.folds_on_gpu(tensor, op):
-        members.reduce(tensor, op == ReduceOp.AVG, timeout)
+        members.reduce(tensor, op == ReduceOp.AVG, deadline)
     else:
-        _all_reduce(members, tensor, op, timeout)
+        _all_reduce(members, tensor, op, deadline)
 
 
 @staged
-def _all_reduce(members: Members, tensor: torch.Tensor, op: ReduceOp, timeout: float) -> None:
+def _all_reduce(members: Members, tensor: torch.Tensor, op: ReduceOp, deadline: float) -> None:
     if tensor.layout is not torch.strided:
-        return _all_reduce_sparse(members, tensor, op, timeout)
+        return _all_reduce_sparse(members, tensor, op, deadline)
     mean = op == ReduceOp.AVG
     if not mean and op != ReduceOp.SUM:
-        return _fold(members, tensor, tensor, op, range(members.size), timeout)
+        return _fold(members, tensor, tensor, op, range(members.size), deadline)
     if tensor.dtype in NATIVE and tensor.is_contiguous():
-        return members.reduce(tensor, mean, timeout)
+        return members.reduce(tensor, mean, deadline)
     if tensor.dtype in NATIVE or _members.goes_on():
         copy = tensor.to(_WIDE.get(tensor.dtype, tensor.dtype), copy=True).contiguous()
-        members.reduce(copy, mean, timeout)
+        members.reduce(copy, mean, deadline)
         tensor.copy_(copy)
         return None
-    return _fold(members, tensor, tensor, op, range(members.size), timeout)
+    return _fold(members, tensor, tensor, op, range(members.size), deadline)
 
 
 @staged
-def reduce(members: Members, tensor: torch.Tensor, op: ReduceOp, root: int, timeout: float) -> None:
+def reduce(
+    members: Members, tensor: torch.Tensor, op: ReduceOp, root: int, deadline: float
+) -> None:
     """Give the root the reduction of all ranks' values."""
     _check_root(root, members.size)
-    _fold(members, tensor, tensor, op, [root], timeout)
+    _fold(members, tensor, tensor, op, [root], deadline)
 
 
 @staged
 def reduce_scatter(
-    members: Members, output: torch.Tensor, inputs: Tensors, op: ReduceOp, timeout: float
+    members: Members, output: torch.Tensor, inputs: Tensors, op: ReduceOp, deadline: float
 ) -> None:
     """Give each rank the reduction of all ranks' tensors for it."""
     _check_count(inputs, members.size, "input tensors")
@@ -267,7 +268,7 @@ def reduce_scatter(
         for other in range(size)
         if other != rank
     ]
-    members.run(gives, takes, _REDUCE, timeout)
+    members.run(gives, takes, _REDUCE, deadline)
     _copy(output, reduction(rows))
 
 
@@ -277,7 +278,7 @@ def _fold(
     own: torch.Tensor,
     op: ReduceOp,
     roots: Sequence[int],
-    timeout: float,
+    deadline: float,
 ) -> None:
     """Reduce a slot's worth of all ranks' values at a time, on the ranks `roots`."""
     reduction = _reduction(op, own.dtype)
@@ -292,7 +293,7 @@ def _fold(
         part = flat[begin : begin + step]
         gives = [(part.data_ptr(), bytes_of(part))]
         if not is_root:
-            members.run(gives, [], kind, timeout)
+            members.run(gives, [], kind, deadline)
             continue
         rows = torch.empty((members.size, part.numel()), dtype=part.dtype)
         rows[members.rank].copy_(part)
@@ -301,14 +302,14 @@ def _fold(
             for rank in range(members.size)
             if rank != members.rank
         ]
-        members.run(gives, takes, kind, timeout)
+        members.run(gives, takes, kind, deadline)
         result[begin : begin + step].copy_(reduction(rows))
     if is_root:
         output.copy_(result.view(output.shape))
 
 
 def _all_reduce_sparse(
-    members: Members, tensor: torch.Tensor, op: ReduceOp, timeout: float
+    members: Members, tensor: torch.Tensor, op: ReduceOp, deadline: float
 ) -> None:
     """Sum sparse tensors: all ranks get the indices and values of all."""
     if op != ReduceOp.SUM:
@@ -317,12 +318,12 @@ def _all_reduce_sparse(
         raise ConfigError(f"the layout is {tensor.layout}; it is strided, or sparse_coo for SUM")
     own = tensor.coalesce()
     counts = [torch.zeros(1, dtype=torch.int64) for _ in range(members.size)]
-    all_gather(members, counts, torch.tensor([own.values().shape[0]]), timeout)
+    all_gather(members, counts, torch.tensor([own.values().shape[0]]), deadline)
     of = own.indices().shape[0], own.values().shape[1:]
     indices = [torch.empty((of[0], int(n)), dtype=torch.int64) for n in counts]
     values = [torch.empty((int(n), *of[1]), dtype=own.dtype) for n in counts]
-    all_gather(members, indices, own.indices(), timeout)
-    all_gather(members, values, own.values(), timeout)
+    all_gather(members, indices, own.indices(), deadline)
+    all_gather(members, values, own.values(), deadline)
     total = torch.sparse_coo_tensor(torch.cat(indices, 1), torch.cat(values), own.shape)
     tensor.copy_(total.coalesce())
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from malt._errors import Error
 from malt.torch._backend.errors import translated
-from malt.torch._backend.members import Members
+from malt.torch._backend.members import Members, deadline_in
 from malt.torch._backend.point_to_point import Mail
 from malt.torch._backend.streams import on_stream_of
 from malt.torch._backend.work import Call, Line, join_threads, recorded
@@ -49,18 +49,18 @@ class Core:
         *arguments: Any,
         shown: Sequence[torch.Tensor] | None = None,
     ) -> Call:
-        """Make the collective call function(members, *arguments, timeout).
+        """Make the collective call function(members, *arguments, deadline).
 
         Args:
             name: for errors.
             opts: torch's options of the call, or None.
             tensors: what the call's result() gives.
             function: one of collectives.py.
-            arguments: between the members and the timeout.
+            arguments: between the members and the deadline, which the limit of the call gives now.
             shown: the tensors whose shapes a profiler records; None: `tensors`.
         """
         members = self.members
-        timeout = seconds_of(getattr(opts, "timeout", None), members.timeout)
+        deadline = deadline_in(seconds_of(getattr(opts, "timeout", None), members.timeout))
         is_async = getattr(opts, "asyncOp", True)
         stream = on_stream_of(tensors, arguments)
 
@@ -69,11 +69,11 @@ class Core:
             # Outputs may be parameters, which nothing may write to where gradients are recorded.
             with (
                 translated(name, members.names),
-                members.in_step(name, timeout),
+                members.in_step(name, deadline),
                 on_stream,
                 torch.no_grad(),
             ):
-                function(members, *arguments, timeout)
+                function(members, *arguments, deadline)
 
         def begin() -> Call:
             return self.line.call(step, tensors, is_async, stream)

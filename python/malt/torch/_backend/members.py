@@ -37,6 +37,16 @@ NATIVE = frozenset(_NUMBERS)  # the dtypes that the core folds
 _going_on = False
 
 
+def deadline_in(seconds: float) -> float:
+    """Return the time.monotonic() at which a call ends that begins now."""
+    return time.monotonic() + seconds
+
+
+def time_left(deadline: float) -> float:
+    """Return the seconds until then."""
+    return max(0.0, deadline - time.monotonic())
+
+
 def keep_going(on: bool = True) -> None:
     """Let all-reduce go on among the living ranks when a rank dies. Call it on all ranks.
 
@@ -102,6 +112,7 @@ class Members:
         # The call that did not come to its end, whom it waited for, and the ranks that were dead.
         self._failed: tuple[str, str, tuple[int, ...]] | None = None
         if size > 1:
+            deadline = deadline_in(timeout)
             with translated("init_process_group", self.names):
                 bootstrap = bootstrap_over(
                     dist.PrefixStore("members", store),
@@ -110,8 +121,12 @@ class Members:
                     lambda: {self.names.index(each) for each in find_dead() & {*self.names}},
                 )
                 self._group = form_group(bootstrap, timeout)
-                self._exchange = Exchange(self._group, "exchange 0", SLOT_BYTES)
-                self._monitor = Exchange(self._group, "monitored_barrier", _LINE_BYTES)
+                self._exchange = Exchange(
+                    self._group, "exchange 0", SLOT_BYTES, time_left(deadline)
+                )
+                self._monitor = Exchange(
+                    self._group, "monitored_barrier", _LINE_BYTES, time_left(deadline)
+                )
                 self._folds_all = size <= _FEW_RANKS and self._group.is_one_host
 
     @property
@@ -132,7 +147,7 @@ class Members:
         gives: list[tuple[int, int]],
         takes: list[tuple[int, int, int, int, int]],
         kind: int,
-        timeout: float,
+        deadline: float,
         may_miss: bool = False,
     ) -> list[int]:
         """Give stretches (address, bytes); copy (rank, offset, bytes, address, of) of the others'.
@@ -142,7 +157,7 @@ class Members:
             takes: of the others' buffers, where to copy them, and how long the whole buffer must be
                 (0: as long as is needed).
             kind: says which call this is.
-            timeout: seconds to wait for other ranks.
+            deadline: the time.monotonic() until which to wait for other ranks.
             may_miss: leave out the ranks that are dead, instead of raising PeerError.
 
         Returns:
@@ -152,13 +167,13 @@ class Members:
             return []
         self._may_be_out_of_step |= _going_on and not may_miss
         try:
-            return self._exchange.run(gives, takes, kind, timeout, may_miss)
+            return self._exchange.run(gives, takes, kind, time_left(deadline), may_miss)
         except errors.ConfigError:  # ranks that see nothing wrong ask how the call has ended
             self._may_be_out_of_step |= _going_on
             raise
 
     @contextmanager
-    def in_step(self, call: str, timeout: float) -> Iterator[None]:
+    def in_step(self, call: str, deadline: float) -> Iterator[None]:
         """Make a call as a whole, or leave: afterwards the ranks might be in different calls.
 
         An error of the arguments is one on all ranks, which have made the call. Where keep_going()
@@ -171,15 +186,14 @@ class Members:
                 "destroy the group and make another",
                 ranks,
             )
-        end = time.monotonic() + timeout
         self._may_be_out_of_step = False
         try:
             try:
                 yield
             except (errors.ConfigError, errors.PeerError) as error:
-                self._end_together(error, end)
+                self._end_together(error, deadline)
                 raise
-            self._end_together(None, end)
+            self._end_together(None, deadline)
         except errors.ConfigError:
             raise
         except BaseException as error:  # an interrupt too
@@ -191,7 +205,7 @@ class Members:
                 self.fail(call, awaited, error.ranks if isinstance(error, errors.PeerError) else ())
             raise
 
-    def _end_together(self, error: Exception | None, end: float) -> None:
+    def _end_together(self, error: Exception | None, deadline: float) -> None:
         """Have a call that needs all ranks fail on all that live if it fails on one of them.
 
         One rank may have heard all of a dead one, and another not; then they have made different
@@ -206,12 +220,14 @@ class Members:
         is_whole = not isinstance(error, errors.PeerError)
         if not is_whole:
             self._exchange.shut()  # whoever is still in the call does not wait for this rank
-        held = self.held_by(is_whole, max(0.0, end - time.monotonic()))
+        held = self.held_by(is_whole, deadline)
         if Held.MISSES not in held:
             return
         self._exchange.shut()
         self._made += 1
-        self._exchange = Exchange(self.group, f"exchange {self._made}", SLOT_BYTES)
+        self._exchange = Exchange(
+            self.group, f"exchange {self._made}", SLOT_BYTES, time_left(deadline)
+        )
         dead = [rank for rank, has in enumerate(held) if has == Held.DEAD]
         raise errors.PeerError("ranks are dead", dead) from error
 
@@ -220,18 +236,20 @@ class Members:
         self._failed = call, awaited, dead
         self._shut()
 
-    def held_by(self, has: bool, timeout: float) -> list[int]:
+    def held_by(self, has: bool, deadline: float) -> list[int]:
         """Return what each rank has: the same list on all that live. Collective."""
         held = torch.zeros(self.size, dtype=torch.int64)
         held[self.rank] = Held.HAS if has else Held.MISSES
-        self._reducer(held.dtype, self.size).allreduce(held.data_ptr(), self.size, False, timeout)
+        reducer = self._reducer(held.dtype, self.size, deadline)
+        reducer.allreduce(held.data_ptr(), self.size, False, time_left(deadline))
         return list(held.tolist())
 
-    def monitored_barrier(self, timeout: float, wait_all_ranks: bool) -> None:
+    def monitored_barrier(self, timeout: float, deadline: float, wait_all_ranks: bool) -> None:
         """Return when all ranks have called it. The errors say what gloo's say.
 
         Args:
-            timeout: seconds to wait for other ranks.
+            timeout: the seconds to wait for other ranks, for errors.
+            deadline: when they end.
             wait_all_ranks: name all ranks that did not come, instead of the lowest.
         """
         own = self.names[self.rank]
@@ -240,7 +258,7 @@ class Members:
         if self._monitor is None:
             return
         try:
-            self._monitor.run([], [], 0, timeout)
+            self._monitor.run([], [], 0, time_left(deadline))
         except (errors.TimeoutError, errors.PeerError) as error:
             ranks = [self.names[rank] for rank in error.ranks]
             shown = errors.describe_ranks(ranks if wait_all_ranks else ranks[:1]).capitalize()
@@ -253,13 +271,13 @@ class Members:
             kind = TimeoutError if isinstance(error, errors.TimeoutError) else PeerError
             raise kind(text, ranks) from error
 
-    def reduce(self, tensor: torch.Tensor, mean: bool, timeout: float) -> None:
+    def reduce(self, tensor: torch.Tensor, mean: bool, deadline: float) -> None:
         """Replace the values by the sum or mean over all ranks.
 
         Args:
             tensor: contiguous, of one of the dtypes NATIVE.
             mean: the mean instead of the sum.
-            timeout: seconds to wait for other ranks.
+            deadline: the time.monotonic() until which to wait for other ranks.
         """
         count = tensor.numel()
         if self._exchange is None or not count:
@@ -267,16 +285,18 @@ class Members:
         dtype = tensor.dtype
         if tensor.is_cuda:
             whole = tensor.contiguous()
-            self._reduce_on_gpu(whole.view(-1), mean, timeout)
+            self._reduce_on_gpu(whole.view(-1), mean, deadline)
             if whole is not tensor:
                 tensor.copy_(whole)
         elif _going_on:
-            self._reduce_living(tensor, mean, timeout)
+            self._reduce_living(tensor, mean, deadline)
         elif self._folds_all or count * tensor.element_size() <= _FOLD_BYTES:
-            self._exchange.fold(tensor.data_ptr(), count, _NUMBERS[dtype], mean, timeout)
+            left = time_left(deadline)
+            self._exchange.fold(tensor.data_ptr(), count, _NUMBERS[dtype], mean, left)
         else:
-            reducer = self._reducer(dtype, count)
-            others = reducer.allreduce(tensor.data_ptr(), count, mean, timeout)
+            reducer = self._reducer(dtype, count, deadline)
+            left = time_left(deadline)
+            others = reducer.allreduce(tensor.data_ptr(), count, mean, left)
             if len(others) + 1 < self.size:
                 missing = set(range(self.size)) - {self.rank, *others}
                 raise errors.PeerError("ranks are dead", missing)
@@ -291,12 +311,13 @@ class Members:
             and tensor.dtype in NATIVE
         )
 
-    def _reduce_on_gpu(self, tensor: torch.Tensor, mean: bool, timeout: float) -> None:
+    def _reduce_on_gpu(self, tensor: torch.Tensor, mean: bool, deadline: float) -> None:
         stream = torch.cuda.current_stream(tensor.device).cuda_stream
         for part in tensor.split(_LARGEST_ON_GPU // tensor.element_size()):
-            reducer = self._reducer_on_gpu(part)
+            reducer = self._reducer_on_gpu(part, deadline)
+            left = time_left(deadline)
             try:
-                others = reducer.allreduce(part.data_ptr(), part.numel(), mean, timeout, stream)
+                others = reducer.allreduce(part.data_ptr(), part.numel(), mean, left, stream)
             except BaseException:  # an interrupt too
                 reducer.shut()  # the others may still fold what this call has sent
                 raise
@@ -309,7 +330,7 @@ class Members:
             if not mean and tensor.dtype.is_floating_point:
                 part.mul_(self.size / living)
 
-    def _reducer_on_gpu(self, part: torch.Tensor) -> DeviceReducer:
+    def _reducer_on_gpu(self, part: torch.Tensor, deadline: float) -> DeviceReducer:
         """Return a vector that takes the part. All ranks choose and make the same."""
         least = _LEAST_REDUCED // part.element_size()
         capacity = max(least, 1 << (part.numel() - 1).bit_length())
@@ -325,22 +346,22 @@ class Members:
                 f"reducer-{self._made}",
                 part.data_ptr(),
                 device_slots(),
+                time_left(deadline),
             )
         self._on_gpu[key] = found  # the last used is the last
         if len(self._on_gpu) > _MOST_KEPT:
             self._on_gpu.pop(next(iter(self._on_gpu))).shut()
         return found
 
-    def _reduce_living(self, tensor: torch.Tensor, mean: bool, timeout: float) -> None:
+    def _reduce_living(self, tensor: torch.Tensor, mean: bool, deadline: float) -> None:
         count = tensor.numel()
-        others = self._reducer(tensor.dtype, count).allreduce(
-            tensor.data_ptr(), count, mean, timeout
-        )
+        reducer = self._reducer(tensor.dtype, count, deadline)
+        others = reducer.allreduce(tensor.data_ptr(), count, mean, time_left(deadline))
         living = len(others) + 1
         if living < self.size and not mean and tensor.dtype.is_floating_point:
             tensor.mul_(self.size / living)
 
-    def _reducer(self, dtype: torch.dtype, count: int) -> Reducer:
+    def _reducer(self, dtype: torch.dtype, count: int, deadline: float) -> Reducer:
         """Return a vector that takes `count` elements. All ranks choose and make the same."""
         if self.group.is_one_host:
             least = _LEAST_REDUCED // dtype.itemsize
@@ -350,7 +371,8 @@ class Members:
         found = self._reducers.pop((dtype, capacity), None)
         if found is None:
             self._made += 1
-            found = Reducer(self.group, _NAMES[dtype], capacity, f"reducer-{self._made}")
+            name = f"reducer-{self._made}"
+            found = Reducer(self.group, _NAMES[dtype], capacity, name, time_left(deadline))
         self._reducers[dtype, capacity] = found  # the last used is the last
         if len(self._reducers) > _MOST_KEPT:
             self._reducers.pop(next(iter(self._reducers))).shut()

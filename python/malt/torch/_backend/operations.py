@@ -12,8 +12,8 @@ from torch.distributed import ReduceOp
 from malt._errors import ConfigError
 from malt.torch._backend import collectives
 from malt.torch._backend.core import Core
-from malt.torch._backend.members import Members
-from malt.torch._backend.work import Call
+from malt.torch._backend.members import Members, deadline_in
+from malt.torch._backend.work import Call, torch_waits
 
 Tensors = list[torch.Tensor]
 
@@ -60,9 +60,9 @@ class Operations:
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Call:
         op = _op(opts)
 
-        def each(members: Members, timeout: float) -> None:
+        def each(members: Members, deadline: float) -> None:
             for tensor in tensors:
-                collectives.all_reduce(members, tensor, op, timeout)
+                collectives.all_reduce(members, tensor, op, deadline)
 
         return self.core.call("all_reduce", opts, tensors, each)
 
@@ -87,31 +87,31 @@ class Operations:
     def allgather_coalesced(
         self, outputs: list[Tensors], inputs: Tensors, opts: Any = None
     ) -> Call:
-        def each(members: Members, timeout: float) -> None:
+        def each(members: Members, deadline: float) -> None:
             for place, own in enumerate(inputs):
                 into = [of_rank[place] for of_rank in outputs]
-                collectives.all_gather(members, into, own, timeout)
+                collectives.all_gather(members, into, own, deadline)
 
         return self.core.call("all_gather", opts, outputs, each, shown=inputs)
 
     def all_gather_single(self, output: torch.Tensor, own: torch.Tensor, opts: Any = None) -> Call:
-        def gather(members: Members, timeout: float) -> None:
-            self._gather_into(members, output, own, timeout)
+        def gather(members: Members, deadline: float) -> None:
+            self._gather_into(members, output, own, deadline)
 
         return self.core.call("all_gather", opts, [output], gather, shown=[own])
 
     def all_gather_single_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
     ) -> Call:
-        def each(members: Members, timeout: float) -> None:
+        def each(members: Members, deadline: float) -> None:
             for output, own in zip(outputs, inputs, strict=True):
-                self._gather_into(members, output, own, timeout)
+                self._gather_into(members, output, own, deadline)
 
         return self.core.call("all_gather", opts, outputs, each, shown=inputs)
 
     @staticmethod
     def _gather_into(
-        members: Members, output: torch.Tensor, own: torch.Tensor, timeout: float
+        members: Members, output: torch.Tensor, own: torch.Tensor, deadline: float
     ) -> None:
         if output.numel() != own.numel() * members.size:
             raise ConfigError(
@@ -121,7 +121,7 @@ class Operations:
         into = output if output.is_contiguous() else torch.empty(output.shape, dtype=output.dtype)
         rows = list(into.view(members.size, -1).unbind()) if own.numel() else []
         if rows:
-            collectives.all_gather(members, rows, own.contiguous().view(-1), timeout)
+            collectives.all_gather(members, rows, own.contiguous().view(-1), deadline)
         if into is not output:
             output.copy_(into)
 
@@ -163,23 +163,23 @@ class Operations:
     def reduce_scatter_single(
         self, output: torch.Tensor, given: torch.Tensor, opts: Any = None
     ) -> Call:
-        def reduce(members: Members, timeout: float) -> None:
-            self._reduce_from(members, output, given, _op(opts), timeout)
+        def reduce(members: Members, deadline: float) -> None:
+            self._reduce_from(members, output, given, _op(opts), deadline)
 
         return self.core.call("reduce_scatter", opts, [output], reduce, shown=[given])
 
     def reduce_scatter_single_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
     ) -> Call:
-        def each(members: Members, timeout: float) -> None:
+        def each(members: Members, deadline: float) -> None:
             for output, given in zip(outputs, inputs, strict=True):
-                self._reduce_from(members, output, given, _op(opts), timeout)
+                self._reduce_from(members, output, given, _op(opts), deadline)
 
         return self.core.call("reduce_scatter", opts, outputs, each, shown=inputs)
 
     @staticmethod
     def _reduce_from(
-        members: Members, output: torch.Tensor, given: torch.Tensor, op: ReduceOp, timeout: float
+        members: Members, output: torch.Tensor, given: torch.Tensor, op: ReduceOp, deadline: float
     ) -> None:
         if given.numel() != output.numel() * members.size:
             raise ConfigError(
@@ -189,7 +189,7 @@ class Operations:
         if not output.numel():
             return
         rows = list(given.contiguous().view(members.size, -1).unbind())
-        collectives.reduce_scatter(members, output, rows, op, timeout)
+        collectives.reduce_scatter(members, output, rows, op, deadline)
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Call:
         return self.core.call(
@@ -209,8 +209,8 @@ class Operations:
         outputs = _parts(into, output_sizes, ranks)
         inputs = _parts(given, input_sizes, ranks)
 
-        def exchange(members: Members, timeout: float) -> None:
-            collectives.all_to_all(members, outputs, inputs, timeout)
+        def exchange(members: Members, deadline: float) -> None:
+            collectives.all_to_all(members, outputs, inputs, deadline)
             if into is not output:
                 output.copy_(into)
 
@@ -218,18 +218,23 @@ class Operations:
 
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Call:
         tensor = _one(tensors)
-        return self.core.recorded("send", [tensor], lambda: self.core.mail.send(tensor, dst, tag))
+        awaits = torch_waits()
+        return self.core.recorded(
+            "send", [tensor], lambda: self.core.mail.send(tensor, dst, tag, awaits)
+        )
 
     def recv(self, tensors: Any, src: int, tag: int = 0) -> Call:
         tensor = _one(tensors)
+        awaits = torch_waits()
         return self.core.recorded(
-            "recv", [tensor], lambda: self.core.mail.receive(tensor, src, tag)
+            "recv", [tensor], lambda: self.core.mail.receive(tensor, src, tag, awaits)
         )
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Call:
         tensor = _one(tensors)
+        awaits = torch_waits()
         return self.core.recorded(
-            "recvAnySource", [tensor], lambda: self.core.mail.receive_any(tensor, tag)
+            "recvAnySource", [tensor], lambda: self.core.mail.receive_any(tensor, tag, awaits)
         )
 
     def barrier(self, opts: Any = None) -> Call:
@@ -241,8 +246,9 @@ class Operations:
         """Return when all ranks have called it; the error names those that did not come."""
         members = self.core.members
         limit = members.timeout if timeout is None else timeout.total_seconds()
+        deadline = deadline_in(limit)
         self.core.line.call(
-            lambda: members.monitored_barrier(limit, wait_all_ranks), [], False
+            lambda: members.monitored_barrier(limit, deadline, wait_all_ranks), [], False
         ).wait()
 
     def _set_sequence_number_for_group(self) -> None:

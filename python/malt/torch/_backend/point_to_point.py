@@ -18,12 +18,13 @@ import torch.distributed as dist
 from malt import _errors as errors
 from malt._core_import import Link
 from malt._job.joining import form_group
+from malt._job.uninterrupted import uninterrupted
 from malt.torch._backend.collectives import bytes_of
 from malt.torch._backend.errors import translated, translation
-from malt.torch._backend.members import Members
+from malt.torch._backend.members import Members, deadline_in, time_left
 from malt.torch._backend.store_bootstrap import bootstrap_over
 from malt.torch._backend.streams import is_plain, on_host, on_stream_of
-from malt.torch._backend.work import Call, Line, start_thread
+from malt.torch._backend.work import Blocking, Call, Line, start_thread
 
 _Kept = TypeVar("_Kept")
 
@@ -60,13 +61,17 @@ class _End:
     def is_made(self) -> bool:
         return self._link is not None
 
-    def link(self) -> Link:
-        """Return the link, which both ranks make together at their first message."""
+    def link(self, deadline: float) -> Link:
+        """Return the link, which both ranks make together at their first message.
+
+        Raises:
+            TimeoutError: the other rank has not come by the time.monotonic() `deadline`.
+        """
         if self._link is None:
             self._attempts += 1
             self._announce(self._attempts)
             try:
-                self._link = self._make()
+                self._link = self._make(deadline)
             except BaseException:
                 self._announce(0)
                 raise
@@ -76,12 +81,15 @@ class _End:
         """Whether the other rank uses the link, or waits to do so."""
         return self.is_made or self._attempt_of_other() != 0
 
-    def _make(self) -> Link:
-        deadline = time.monotonic() + self._members.timeout
-        while True:
-            left = max(_LEAST_SECONDS, deadline - time.monotonic())
+    def _make(self, deadline: float) -> Link:
+        while (left := time_left(deadline)) > 0:
+            other = self._attempt_of_other()
+            # Where one rank gave up when the other has just made it, there would be half a link.
+            if other != 0:
+                left = max(left, _LEAST_SECONDS)
             with contextlib.suppress(_AnewError):
-                return self._meet(self._attempt_of_other(), left)
+                return self._meet(other, left)
+        raise errors.TimeoutError("the other rank did not make the link", [1 - self._place])
 
     def _meet(self, other: int, seconds: float) -> Link:
         """Make the link with the other rank, which is in its attempt of this number."""
@@ -92,11 +100,12 @@ class _End:
             dead = self._members.dead()
             return {place for place, rank in enumerate(self._pair) if rank in dead}
 
+        deadline = deadline_in(seconds)
         numbers = (self._attempts, other) if self._place == 0 else (other, self._attempts)
         prefix = "{}/{}/{}".format(self._key, *numbers)
         store = dist.PrefixStore(prefix, self._store)
         group = form_group(bootstrap_over(store, self._place, 2, find_dead), seconds)
-        return Link(group, self._key, _SLOT_BYTES, _DEPTH)
+        return Link(group, self._key, _SLOT_BYTES, _DEPTH, time_left(deadline))
 
     def _announce(self, attempt: int) -> None:
         self._store.set(f"{self._key}/{self._place}", str(attempt).encode())
@@ -118,25 +127,31 @@ class Sender:
         self._end = end
         self._timeout = timeout
         self._line = Line("malt send")
+        self._blocking = Blocking("send", "sent")
 
-    def send(self, tensor: torch.Tensor, tag: int) -> Call:
+    def send(self, tensor: torch.Tensor, tag: int, is_blocking: bool) -> Call:
         """Send a tensor: at once if there is room for it, else in a thread."""
+        self._blocking.settle()
         given = on_host(tensor.detach()).contiguous()
-        deadline = time.monotonic() + self._timeout
+        deadline = deadline_in(self._timeout)
+        call = Call.pending([tensor])
+        if is_blocking:
+            self._blocking.add(call)
 
         def step() -> None:
             with translated("send", self._end.names):
-                left = max(0, deadline - time.monotonic())
-                # Earlier messages may have taken the time that this one has.
-                if left == 0 and not self._end.is_made:
-                    raise errors.TimeoutError("no room came", [1])
-                self._end.link().send(given.data_ptr(), bytes_of(given), tag, left)
+                link = self._end.link(deadline)
+                if call.begin():
+                    link.send(given.data_ptr(), bytes_of(given), tag, time_left(deadline))
 
         if self._end.is_made and self._line.is_idle:
             with translated("send", self._end.names):
-                if self._end.link().try_send(given.data_ptr(), bytes_of(given), tag):
-                    return Call([tensor])
-        return self._line.later(step, [tensor])
+                link = self._end.link(deadline)
+                if link.try_send(given.data_ptr(), bytes_of(given), tag, call.begun):
+                    call.end()
+                    return call
+        self._line.put(step, call)
+        return call
 
     def close(self) -> None:
         self._line.close()
@@ -163,42 +178,73 @@ class Receiver:
         self._lock = threading.Lock()  # of the list, and of whether a thread serves it
         self._busy = threading.Lock()  # held by the thread that uses the link
         self._has_thread = False
+        self._blocking = Blocking("recv", "received")
 
     def is_wanted(self) -> bool:
         return self._end.is_wanted()
 
-    def receive(self, tensor: torch.Tensor, tag: int) -> Call:
+    def receive(self, tensor: torch.Tensor, tag: int, is_blocking: bool) -> Call:
         """Receive a tensor: at once if its message is there, else in a thread."""
-        deadline = time.monotonic() + self._timeout
+        self._blocking.settle()
+        deadline = deadline_in(self._timeout)
+        call = Call.pending([tensor])
+        if is_blocking:
+            self._blocking.add(call)
         with self._lock:
             is_first = not self._has_thread
-        if is_first and self._end.is_made and self.take(tensor, tag, deadline):
-            done = Call.pending([tensor])
-            done.end(source=self._source)
-            return done
-        call = Call.pending([tensor])
+        if is_first and self._end.is_made:
+            with self._busy:  # those that may hold it have earlier deadlines
+                has_come = self._take(tensor, tag, deadline, call)
+            if has_come:
+                call.end(source=self._source)
+                return call
         call.stream = on_stream_of(tensor)
+        self._wait(tensor, tag, call, deadline)
+        return call
+
+    @uninterrupted
+    def _wait(self, tensor: torch.Tensor, tag: int, call: Call, deadline: float) -> None:
         with self._lock:
             self._waiting.append(_Waiting(tensor, tag, call, deadline))
             if not self._has_thread:
                 self._has_thread = True
                 start_thread(self._serve, "malt receive")
-        return call
 
-    def take(self, tensor: torch.Tensor, tag: int, deadline: float) -> bool:
-        """Receive the tensor now if its message has begun to arrive, and return whether it had."""
-        with self._busy, translated("recv", self._end.names):
-            link = self._end.link()
+    def take(self, tensor: torch.Tensor, tag: int, deadline: float, call: Call) -> bool:
+        """In a thread: receive the tensor now if its message has begun to arrive.
+
+        Returns:
+            Whether it had. If the call is withdrawn, the message stays for another one.
+        """
+        if not self._busy.acquire(timeout=time_left(deadline)):
+            return False
+        try:
+            return self._take(tensor, tag, deadline, call, call.begin)
+        finally:
+            self._busy.release()
+
+    def _take(
+        self,
+        tensor: torch.Tensor,
+        tag: int,
+        deadline: float,
+        call: Call,
+        begin: Callable[[], bool] = lambda: True,
+    ) -> bool:
+        with translated("recv", self._end.names):
+            link = self._end.link(deadline)
             if link.await_tag([tag], 0) < 0:
                 return False
-            self._read(link, tensor, tag, deadline)
+            if begin():
+                self._read(link, tensor, tag, deadline, call)
         return True
 
-    def _read(self, link: Link, tensor: torch.Tensor, tag: int, deadline: float) -> None:
+    def _read(
+        self, link: Link, tensor: torch.Tensor, tag: int, deadline: float, call: Call
+    ) -> None:
         is_direct = tensor.is_contiguous() and is_plain(tensor)
         here = tensor if is_direct else torch.empty(tensor.shape, dtype=tensor.dtype)
-        left = max(0.0, deadline - time.monotonic())
-        link.receive(here.data_ptr(), bytes_of(here), tag, left)
+        link.receive(here.data_ptr(), bytes_of(here), tag, time_left(deadline), call.begun)
         if here is not tensor:
             with torch.no_grad():
                 tensor.copy_(here)
@@ -207,38 +253,45 @@ class Receiver:
         """Receive until no tensor waits any more. In a thread of its own."""
         while True:
             with self._lock:
+                self._waiting = [each for each in self._waiting if not each.call.is_withdrawn]
                 if not self._waiting:
                     self._has_thread = False
                     return
-                tags = [each.tag for each in self._waiting]
-            failure = None
+                waiting = list(self._waiting)
             try:
                 with self._busy, translated("recv", self._end.names):
-                    place = self._end.link().await_tag(tags, _LOOK_SECONDS)
-                    if place >= 0:
-                        failure = self._failure_of(self._waiting[place])
+                    place, failure = self._serve_one(waiting)
             except BaseException as error:  # all that wait hear of it
                 self._fail_all(error)
                 return
-            if place < 0:
-                if time.monotonic() < self._waiting[0].deadline:
-                    continue
-                place = 0
-                late = errors.TimeoutError("no message came", [0])
-                failure = translation("recv", self._end.names, late)
-            with self._lock:
-                ended = self._waiting.pop(place)
-            ended.call.end(failure, self._source)
+            if place >= 0:
+                with self._lock:
+                    ended = self._waiting.pop(place)
+                ended.call.end(failure, self._source)
 
-    def _failure_of(self, waiting: _Waiting) -> errors.Error | None:
-        """Receive a tensor; return what is wrong with its message, which concerns no other."""
-        tensor, tag, call, deadline = waiting
+    def _serve_one(self, waiting: list[_Waiting]) -> tuple[int, errors.Error | None]:
+        """Look for a message; return the place of the tensor that it or an error has ended, or -1.
+
+        The error concerns no other tensor: something is wrong with the message, or time is up.
+        """
+        deadline = waiting[0].deadline
         try:
-            with call.stream or contextlib.nullcontext():
-                self._read(self._end.link(), tensor, tag, deadline)
+            link = self._end.link(deadline)
+        except errors.TimeoutError as error:
+            return 0, translation("recv", self._end.names, error)
+        place = link.await_tag([each.tag for each in waiting], _LOOK_SECONDS)
+        if place < 0:
+            if time_left(deadline) > 0:
+                return -1, None
+            place = 0  # the link says why nothing came
+        tensor, tag, call, deadline = waiting[place]
+        try:
+            if call.begin():
+                with call.stream or contextlib.nullcontext():
+                    self._read(link, tensor, tag, deadline, call)
         except (errors.ConfigError, errors.TimeoutError) as error:
-            return translation("recv", self._end.names, error)
-        return None
+            return place, translation("recv", self._end.names, error)
+        return place, None
 
     def _fail_all(self, error: BaseException) -> None:
         with self._lock:
@@ -260,29 +313,37 @@ class Mail:
         self._senders: dict[int, Sender] = {}
         self._receivers: dict[int, Receiver] = {}
         self._any: dict[int, Line] = {}  # by tag
+        self._blocking = Blocking("recv", "received")  # from any rank
         self._lock = threading.Lock()
 
-    def send(self, tensor: torch.Tensor, to: int, tag: int) -> Call:
-        """Send a tensor to rank `to` of the group."""
-        return self._sender(self._check(to)).send(tensor, tag)
+    def send(self, tensor: torch.Tensor, to: int, tag: int, is_blocking: bool = False) -> Call:
+        """Send a tensor to rank `to` of the group. `is_blocking`: torch waits for it at once."""
+        return self._sender(self._check(to)).send(tensor, tag, is_blocking)
 
-    def receive(self, tensor: torch.Tensor, source: int, tag: int) -> Call:
+    def receive(
+        self, tensor: torch.Tensor, source: int, tag: int, is_blocking: bool = False
+    ) -> Call:
         """Receive a tensor from rank `source` of the group."""
-        return self._receiver(self._check(source)).receive(tensor, tag)
+        return self._receiver(self._check(source)).receive(tensor, tag, is_blocking)
 
-    def receive_any(self, tensor: torch.Tensor, tag: int) -> Call:
+    def receive_any(self, tensor: torch.Tensor, tag: int, is_blocking: bool = False) -> Call:
         """Receive a tensor from whichever rank sends one with this tag first."""
+        self._blocking.settle()
         line = self._kept(self._any, tag, lambda: Line("malt receive from any"))
-        stream = on_stream_of(tensor)
-        deadline = time.monotonic() + self._members.timeout
+        deadline = deadline_in(self._members.timeout)
+        call = Call.pending([tensor])
+        call.stream = on_stream_of(tensor)
+        if is_blocking:
+            self._blocking.add(call)
 
         def search() -> int:
-            with stream or contextlib.nullcontext():
-                return self._search(tensor, tag, deadline)
+            with call.stream or contextlib.nullcontext():
+                return self._search(tensor, tag, deadline, call)
 
-        return line.later(search, [tensor], stream)
+        line.put(search, call)
+        return call
 
-    def _search(self, tensor: torch.Tensor, tag: int, deadline: float) -> int:
+    def _search(self, tensor: torch.Tensor, tag: int, deadline: float, call: Call) -> int:
         others = [rank for rank in range(self._members.size) if rank != self._members.rank]
         gone: set[int] = set()  # all that these sent has been seen
         while True:
@@ -291,7 +352,7 @@ class Mail:
                 receiver = self._receiver(rank)
                 try:
                     if receiver.is_wanted():  # then the link says when no more can come
-                        if receiver.take(tensor, tag, deadline):
+                        if receiver.take(tensor, tag, deadline, call):
                             return rank
                     elif rank in dead:
                         gone.add(rank)
@@ -302,7 +363,7 @@ class Mail:
             with translated("recv", self._members.names):
                 if gone.issuperset(others):
                     raise errors.PeerError("all other ranks are dead", others)
-                if time.monotonic() > deadline:
+                if time_left(deadline) == 0:
                     raise errors.TimeoutError("no message came", others)
             time.sleep(_NAP_SECONDS)
 

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import queue
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from types import FrameType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
+from malt._errors import ConfigError, PeerError, TimeoutError  # noqa: A004
+from malt._job.uninterrupted import uninterrupted
 from malt.torch._backend.streams import OnStream
 
 Step = Callable[[], Any]
@@ -48,10 +54,13 @@ class Call(_Work):  # type: ignore[misc] # PyTorch is no dependency
     Attributes:
         stream: on which the call works with CUDA tensors; wait() lets the present one wait for it.
         on_taken: is called when somebody has waited for the call's end.
+        is_blocking: an exception that ends that wait withdraws the call.
+        begun: of a message: has an element once it has been sent or received, or is about to be.
     """
 
     stream: OnStream | None = None
     on_taken: Callable[[], None] | None = None
+    is_blocking = False
 
     def __init__(self, tensors: Any) -> None:
         super().__init__()
@@ -60,6 +69,8 @@ class Call(_Work):  # type: ignore[misc] # PyTorch is no dependency
         self._ended: threading.Event | None = None  # None: it had ended before this was made
         self._future: torch.futures.Future[Any] | None = None
         self._source = -1
+        self.begun: list[None] = []
+        self.is_withdrawn = False
 
     @classmethod
     def pending(cls, tensors: Any) -> Call:
@@ -67,6 +78,19 @@ class Call(_Work):  # type: ignore[misc] # PyTorch is no dependency
         call = cls(tensors)
         call._ended = threading.Event()
         return call
+
+    def begin(self) -> bool:
+        """Begin with the message, unless the call is withdrawn; return whether it has begun."""
+        with _lock:
+            if not self.is_withdrawn:
+                self.begun.append(None)
+            return not self.is_withdrawn
+
+    def withdraw(self) -> bool:
+        """Have the call never begin with its message; return False if it has."""
+        with _lock:
+            self.is_withdrawn = not self.begun
+            return self.is_withdrawn
 
     def end(self, error: BaseException | None = None, source: int = -1) -> None:
         """Mark the call as ended. The tensors have their values, or `error` says what failed."""
@@ -94,7 +118,13 @@ class Call(_Work):  # type: ignore[misc] # PyTorch is no dependency
         if self._ended is not None:
             seconds = None if timeout is None else timeout.total_seconds()
             limit = seconds if seconds is not None and seconds > 0 else None
-            if not self._ended.wait(limit):
+            try:
+                has_ended = self._ended.wait(limit)
+            except BaseException:
+                if self.is_blocking:
+                    self.withdraw()
+                raise
+            if not has_ended:
                 raise RuntimeError(f"wait(timeout): the call has not ended within {limit} s")
         if self.on_taken is not None:
             self.on_taken()
@@ -156,6 +186,68 @@ def recorded(name: str, tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
     return stop
 
 
+_SEND, _RECV = (inspect.unwrap(each).__code__ for each in (dist.send, dist.recv))
+_MOST_FRAMES = 6  # from theirs to the one that asks
+
+
+def torch_waits() -> bool:
+    """Return whether this is a dist.send() or recv() of the main thread, not an isend() or irecv().
+
+    torch makes the same call for both and waits for its end itself, so this looks at who calls.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_MOST_FRAMES):
+        if frame is None or frame.f_code is _SEND or frame.f_code is _RECV:
+            break
+        frame = frame.f_back
+    return frame is not None and (frame.f_code is _SEND or frame.f_code is _RECV)
+
+
+class Blocking:
+    """The last call of a link that torch waits for at once, until it has.
+
+    torch does wait, unless an exception of a signal handler ends the call first. A program that
+    then makes the call again would send its message twice, or get the one after it. So the call is
+    withdrawn if its message has not begun; if it has, the next call of the link says so, once.
+    """
+
+    def __init__(self, name: str, done: str) -> None:
+        self._name = name
+        self._done = done
+        self._last: Call | None = None
+
+    def add(self, call: Call) -> None:
+        """Take note of a call before it does anything."""
+        call.is_blocking = True
+        call.on_taken = self._forget
+        self._last = call
+
+    def settle(self) -> None:
+        """Call it before each call of the link.
+
+        Raises:
+            ConfigError: the last one has been ended by an exception, and its message had begun.
+        """
+        last = self._last
+        if last is None or threading.current_thread() is not threading.main_thread():
+            return  # signal handlers run in the main thread
+        has_failed = isinstance(last.exception(), (PeerError, TimeoutError))  # as if not begun
+        error = ConfigError(
+            f"{self._name}: this call has done nothing, as an exception has ended the {self._name} "
+            f"before it, whose message has been {self._done}, or is on its way; for another "
+            "message make the call again"
+        )
+        is_undone = last.withdraw() or has_failed
+        self._last = None  # and at once the error, which is raised once
+        if not is_undone:
+            raise error
+
+    def _forget(self) -> None:
+        self._last = None
+
+
 class Line:
     """Makes calls in their order: at once in the caller's thread, or in a thread of its own."""
 
@@ -191,12 +283,17 @@ class Line:
         """Make the call `step` in the thread."""
         call = Call.pending(tensors)
         call.stream = stream
+        self.put(step, call)
+        return call
+
+    @uninterrupted
+    def put(self, step: Step, call: Call) -> None:
+        """Make the call `step` in the thread, which ends `call`."""
         with _lock:
             self._unended += 1
             if self._thread is None:
                 self._thread = start_thread(self._run, self._name)
         self._waiting.put((step, call))
-        return call
 
     def close(self) -> None:
         """Let the thread end after the calls that it has."""
