@@ -62,12 +62,15 @@ _PYTHON_SUFFIXES = (".py", ".pyw", ".pyc", ".pyz")
 class _RunParser(argparse.ArgumentParser):
     def __init__(self, **settings: Any) -> None:
         self.with_value: set[str] = set()  # options, each of which takes the next word
+        self.with_number: set[str] = set()  # those that take it if it is a number
         super().__init__(**settings)
 
     def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
         action = super().add_argument(*names, **settings)
         if action.nargs is None:
             self.with_value.update(names)
+        elif action.nargs == "?":
+            self.with_number.update(names)
         return action
 
     def error(self, message: str) -> NoReturn:
@@ -165,8 +168,8 @@ def _parser() -> _RunParser:
         nargs="?",
         const=3,
         type=_number_of("times"),
-        help="start each failed rank again, at most TIMES times (default: %(const)s; write "
-        "--respawn=TIMES); it rejoins the job and gets the values of the other ranks",
+        help="start each failed rank again, at most TIMES times (default: %(const)s); "
+        "it rejoins the job and gets the values of the other ranks",
     )
     parser.add_argument(
         "--elastic",
@@ -227,7 +230,7 @@ def _parser() -> _RunParser:
         metavar="[HOST:]PORT",
         nargs="?",
         const="",
-        help="serve a live page of all ranks, and print its URL (write --dashboard=8080; "
+        help="serve a live page of all ranks, and print its URL (--dashboard 8080; "
         "default: 127.0.0.1 and any free port)",
     )
     parser.add_argument(
@@ -246,7 +249,7 @@ def _parser() -> _RunParser:
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split into the launcher's options, and the program with its arguments, unparsed."""
-    with_value = _parser().with_value
+    parser = _parser()
     index = 0
     while index < len(arguments):
         word = arguments[index]
@@ -254,7 +257,9 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             return list(arguments[:index]), list(arguments[index + 1 :])
         if word == "-m" or not word.startswith("-") or word == "-":
             break
-        index += 2 if word in with_value else 1
+        is_number = arguments[index + 1 : index + 2] and arguments[index + 1].isdecimal()
+        takes_next = word in parser.with_value or (word in parser.with_number and is_number)
+        index += 2 if takes_next else 1
     return list(arguments[:index]), list(arguments[index:])
 
 

@@ -26,6 +26,16 @@ def test_environment_of_the_ranks(script: Script, monkeypatch: pytest.MonkeyPatc
     assert run("-n", 1, path).stdout == b"1 None 1 5 64\n"
 
 
+@pytest.mark.parametrize(
+    "options",
+    ["", "-n 2", "--respawn", "--respawn 3", "--respawn=3", "--dashboard 8080 -v", "--grace 1"],
+)
+def test_the_program_begins_at_the_first_word_that_no_option_takes(options: str) -> None:
+    own, program = options.split(), ["train.py", "--respawn", "7"]
+    assert split([*own, *program]) == (own, program)
+    assert split([*own, "--", *program]) == (own, program)
+
+
 @pytest.mark.parametrize("options", [(), ("--respawn",)])
 def test_what_a_rank_starts_does_not_inherit_the_jobs_key(
     script: Script, options: tuple[str, ...]
