@@ -21,7 +21,7 @@ from malt._errors import ConfigError
 from malt._pool import starting
 from malt._pool.local import nursery
 from malt._pool.memory import Memory
-from malt._pool.over_job.inbox import Ear
+from malt._pool.over_job.inbox import Inbox
 from malt._recording import recorder_memory
 from malt._watching import endings, run_report, trace
 from malt._watching.collect import Collector
@@ -153,7 +153,7 @@ def test_a_pool_that_reaches_the_limit_on_processes_says_so(
         nursery.start(control, 2)
     monkeypatch.setattr(threading.Thread, "start", refuse_thread)
     with pytest.raises(ConfigError, match=r"malt.Pool.*ulimit -u"):
-        Ear()
+        Inbox()
 
 
 # The size of files, which memory files have too
