@@ -16,7 +16,8 @@ from malt._core_import import SUM
 from malt._errors import ConfigError
 from malt._job import job as jobs
 from malt._job.agreement import Report, Together
-from malt._vectors.vectors import as_array, vector
+from malt._vectors.arrays import as_array
+from malt._vectors.vectors import vector
 
 Array = npt.NDArray[Any]
 Prox = Callable[[Array, float], npt.ArrayLike]

@@ -17,8 +17,8 @@ from malt._job import calls
 from malt._job import job as jobs
 from malt._job.agreement import Together, resumed
 from malt._shared.replica import Replica
+from malt._vectors.arrays import as_array
 from malt._vectors.device_arrays import is_on_gpu
-from malt._vectors.vectors import as_array
 
 
 class Shared:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-import operator
 import sys
-from collections.abc import Iterator, Sequence
-from numbers import Real
+from collections.abc import Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from malt._arguments import MOST_DEPTH, choose, number, text, unmasked, whole
+from malt._arguments import MOST_DEPTH, choose, number, text, whole
 from malt._core_import import (
     ALL,
     Codec,
@@ -35,6 +33,7 @@ from malt._mistakes.assigning import Arrays
 from malt._mistakes.matching import Site, digest_of, place
 from malt._partition import Partition, check_partition
 from malt._vector_types import AnyVector, SparseVector
+from malt._vectors.arrays import as_array, as_dtype, as_shape, check_apart
 from malt._vectors.averaging import check_graph
 from malt._vectors.device_arrays import DeviceArrays, device_slots, is_on_gpu
 from malt._vectors.nvrtc import nvrtc_folders
@@ -42,164 +41,12 @@ from malt._vectors.nvrtc import nvrtc_folders
 Made = TypeVar("Made", bound=AnyVector)
 
 _MOST_DIM = 2**31 - 1  # of a sparse vector, as vol/sparse.cpp has it
-_MOST_ELEMENTS = 2**57  # more than any memory holds, and their bytes still fit into 64 bits
 _SPARSE: dict[str, type[SparseVector]] = {
     "float32": SparseVectorFloat32,
     "float64": SparseVectorFloat64,
     "int32": SparseVectorInt32,
     "int64": SparseVectorInt64,
 }
-
-
-def as_array(data: Any) -> npt.NDArray[Any]:
-    """Return a NumPy array over the same memory."""
-    unmasked(data)
-    if isinstance(data, np.ndarray):
-        array = data
-    elif hasattr(data, "__dlpack__"):
-        _check_tensor(data)
-        try:
-            array = np.from_dlpack(data.detach() if hasattr(data, "detach") else data)
-        except (BufferError, RuntimeError, TypeError) as error:
-            raise ConfigError(
-                f"cannot share the memory of a {type(data).__name__}: {error}; only memory on the "
-                "CPU can be shared so: make the vector over a copy there, and copy between it and "
-                "the device around each exchange"
-            ) from None
-        if not array.flags.writeable:  # NumPy before 2.2.5 sees all memory from DLPack as read-only
-            if not hasattr(data, "detach"):
-                raise ConfigError(
-                    f"the memory of a {type(data).__name__} is read-only for NumPy "
-                    f"{np.__version__}, so nothing could be gathered into it: copy it into a NumPy "
-                    "array (NumPy before 2.2.5 takes all memory from DLPack for read-only)"
-                )
-            array = data.detach().numpy()
-    else:
-        raise ConfigError(
-            "a vector is made over a NumPy array, anything with DLPack on the CPU, a list of "
-            f"those, or a shape; this is {data!r:.50}{_way_out(data)}"
-        )
-    if array.dtype.name not in _SPARSE:
-        raise ConfigError(
-            f"dtype is {array.dtype}; a vector has float32, float64, int32 or int64: convert the "
-            "array first (w = w.astype(np.float32)), then use that w in the loop"
-        )
-    if not array.dtype.isnative:
-        raise ConfigError(
-            f"dtype {array.dtype} has foreign byte order; convert the array first (w = "
-            "w.astype(w.dtype.newbyteorder('='))), then use that w in the loop"
-        )
-    if not array.flags.c_contiguous:
-        raise ConfigError(
-            f"the array of shape {array.shape} is not contiguous (strides {array.strides}), so its "
-            "memory cannot be shared; make the vector over its base, or copy it first (w = "
-            "np.ascontiguousarray(w)), then use that w in the loop"
-        )
-    if not array.flags.writeable:
-        raise ConfigError("the array is read-only, so nothing could be gathered into it; copy it")
-    if array.size == 0:
-        raise ConfigError(f"the array of shape {array.shape} is empty; a vector needs an element")
-    return array
-
-
-def _check_tensor(data: Any) -> None:
-    """Raise ConfigError, with PyTorch's way out, if this is a tensor whose memory cannot do."""
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(data, torch.Tensor):
-        return
-    if data.layout != torch.strided:
-        raise ConfigError(
-            f"the tensor of shape {tuple(data.shape)} is sparse ({data.layout}); a vector is made "
-            "over a dense one: convert it first (w = w.to_dense()), then use that w in the loop, "
-            "or exchange changes of few elements by malt.sparse_vector(dim, capacity=n)"
-        )
-    if str(data.dtype).removeprefix("torch.") not in _SPARSE:
-        raise ConfigError(
-            f"dtype is {data.dtype}; a vector has float32, float64, int32 or int64: convert the "
-            "tensor first (w = w.float(), of a whole model model.float()), then use that w in the "
-            "loop"
-        )
-    if not data.is_contiguous():
-        raise ConfigError(
-            f"the tensor of shape {tuple(data.shape)} is not contiguous (strides "
-            f"{data.stride()}), so its memory cannot be shared; make the vector over its base, or "
-            "copy it first (w = w.contiguous()), then use that w in the loop"
-        )
-
-
-def _way_out(data: Any) -> str:
-    """Say what to give instead of `data`, where that is known."""
-    if _are_numbers(data):
-        return ": of numbers make an array first (w = np.array(...)), then use that w in the loop"
-    if isinstance(data, tuple) and data and all(isinstance(extent, int) for extent in data):
-        return (
-            ": in a list give arrays, not shapes ([np.zeros(shape, np.float32) for shape in "
-            "shapes]), then use those in the loop"
-        )
-    if isinstance(data, (list, tuple, dict)):
-        return ": give one flat list of arrays"
-    if hasattr(data, "tocsr"):
-        return (
-            ": of a sparse matrix exchange its values alone (w = matrix.data, if all ranks store "
-            "the same places), a dense copy (matrix.toarray()), or changes of few elements by "
-            "malt.sparse_vector(dim, capacity=n)"
-        )
-    if isinstance(data, Iterator):
-        return ": of a generator make a list first (list(model.parameters()))"
-    if hasattr(data, "parameters"):
-        return ": use malt.torch.average(model), or give list(model.parameters())"
-    return ""
-
-
-def _are_numbers(data: Any) -> bool:
-    """Return whether `data` is a number, or nested lists of numbers."""
-    return _are_numbers(data[0]) if isinstance(data, list) and data else isinstance(data, Real)
-
-
-def _check_apart(arrays: Sequence[npt.NDArray[Any]]) -> None:
-    """Raise ConfigError if two arrays share memory, which would be folded twice."""
-    order = sorted(range(len(arrays)), key=lambda i: arrays[i].ctypes.data)
-    last, end = -1, 0  # of the arrays before, the one that ends last
-    for i in order:
-        begin = arrays[i].ctypes.data
-        if end > begin:
-            first, second = sorted((last, i))
-            raise ConfigError(
-                f"data[{first}] of shape {arrays[first].shape} and data[{second}] of shape "
-                f"{arrays[second].shape} share memory, which would be folded twice; give each "
-                "array once, and of overlapping views the array that has both"
-            )
-        if begin + arrays[i].nbytes > end:
-            last, end = i, begin + arrays[i].nbytes
-
-
-def _as_shape(data: Any) -> tuple[int, ...] | None:
-    """Return the shape if `data` is one, else None."""
-    if isinstance(data, np.ndarray):
-        return None
-    try:
-        shape = (
-            tuple(operator.index(n) for n in data)
-            if isinstance(data, tuple)
-            else (operator.index(data),)
-        )
-    except TypeError:
-        return None
-    if any(n < 1 for n in shape) or not shape:
-        raise ConfigError(f"shape is {data!r}; every extent must be at least 1")
-    if math.prod(shape) > _MOST_ELEMENTS:
-        raise ConfigError(
-            f"shape is {data!r}: its {math.prod(shape)} elements are larger than any memory (at "
-            f"most {_MOST_ELEMENTS})"
-        )
-    return shape
-
-
-def _as_dtype(given: npt.DTypeLike) -> np.dtype[Any]:
-    try:
-        return np.dtype(given)
-    except TypeError:
-        raise ConfigError(f"dtype is {given!r}; a vector has {', '.join(_SPARSE)}") from None
 
 
 def _options(
@@ -306,9 +153,9 @@ def _dense(
     if codec is not None and not isinstance(codec, Codec):
         raise ConfigError(f"codec is {codec!r}; it is malt.FLOAT16, BFLOAT16, INT8 or TOP_K(f)")
     options["codec"] = codec
-    shape = _as_shape(data)
+    shape = as_shape(data)
     if shape is not None:
-        kind = _as_dtype(np.float32 if dtype is None else dtype)
+        kind = as_dtype(np.float32 if dtype is None else dtype)
         made = _make(kind, [], math.prod(shape), None, options, name)
         made.show(made.array.reshape(shape))
         return made
@@ -323,13 +170,13 @@ def _dense(
         # It has the calls of a Vector, and users should see it as one.
         return cast(Vector, _make_on_gpu(DeviceArrays(given), dtype, data, options, name))
     arrays = [as_array(part) for part in given]
-    _check_apart(arrays)
+    check_apart(arrays)
     kinds = sorted({array.dtype.name for array in arrays})
     if len(kinds) != 1:
         raise ConfigError(
             f"the arrays of one vector have one dtype, not {', '.join(kinds) or 'none'}"
         )
-    if dtype is not None and (kind := _as_dtype(dtype)).name != kinds[0]:
+    if dtype is not None and (kind := as_dtype(dtype)).name != kinds[0]:
         raise ConfigError(
             f"dtype is {kind}, but the array has {kinds[0]}; its memory is shared, so "
             "it cannot be converted: leave dtype out, or convert the array first (w = "
@@ -401,7 +248,7 @@ def _make_on_gpu(
     options: dict[str, Any],
     name: str | None,
 ) -> DeviceVector:
-    if dtype is not None and (kind := _as_dtype(dtype)) != arrays.dtype:
+    if dtype is not None and (kind := as_dtype(dtype)) != arrays.dtype:
         raise ConfigError(
             f"dtype is {kind}, but the array has {arrays.dtype}; its memory is shared, "
             "so it cannot be converted: leave dtype out, or convert the array first"
@@ -467,7 +314,7 @@ def sparse_vector(
     with jobs.current().turns.hold("making a vector"):
         whole("dim", dim, 1, _MOST_DIM, "; split a longer vector")
         whole("capacity", capacity, 1, int(dim), ", the dim")
-        kind = _as_dtype(dtype)
+        kind = as_dtype(dtype)
         if kind.name not in _SPARSE:
             raise ConfigError(f"dtype is {kind}; a sparse vector has {', '.join(_SPARSE)}")
         options = _options(name, graph, policy, depth, reject_nonfinite, max_norm)
