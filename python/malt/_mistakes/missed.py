@@ -134,7 +134,7 @@ def note_made(vector: AnyVector) -> None:
     The vector is one of a job of several ranks.
     """
     global _made_count
-    caller = outer_frame("malt._job")
+    caller = outer_frame("malt._mistakes", "malt._job", "malt._vectors")
     maker = module_of(caller) if caller is not None else ""
     if maker.startswith(_ESTIMATORS):
         return

@@ -83,10 +83,11 @@ def watch(name: str, given: Sequence[Any], kept: Sequence[int], several: bool) -
     return Watch(name, parts, several) if any(parts) else None
 
 
-def outer_frame(package: str = "malt") -> FrameType | None:
-    """Return the innermost frame outside of this package."""
+def outer_frame(*packages: str) -> FrameType | None:
+    """Return the innermost frame outside of these packages; without any, of malt."""
+    inner = tuple(f"{package}." for package in packages or ("malt",))
     frame: FrameType | None = sys._getframe()
-    while frame is not None and f"{module_of(frame)}.".startswith(f"{package}."):
+    while frame is not None and f"{module_of(frame)}.".startswith(inner):
         frame = frame.f_back
     return frame
 
