@@ -3,7 +3,7 @@
 Python looks for signals where a function begins, after each call, and where a loop jumps back. Each
 of these places in the package and in contextlib, or in other files that are named, is a moment. So
 an interrupt at a moment is one that Ctrl-C could have been. Steps that put handlers off
-(malt/_job/uninterrupted.py) do so here.
+(malt/_uninterrupted.py) do so here.
 """
 
 from __future__ import annotations

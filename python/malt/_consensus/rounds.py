@@ -33,7 +33,7 @@ from malt._consensus.local import NOT_FINITE, Local, Norms, residuals_of
 from malt._core_import import SUM, Update, Vector
 from malt._errors import ConfigError, describe_ranks
 from malt._job import job as jobs
-from malt._job.uninterrupted import uninterrupted
+from malt._uninterrupted import uninterrupted
 from malt._vectors.vectors import vector
 
 Array = npt.NDArray[Any]

@@ -22,10 +22,10 @@ from malt._errors import (
 )
 from malt._job import job as jobs
 from malt._job.agreement import Report
-from malt._job.uninterrupted import uninterrupted
 from malt._messages import array_head
 from malt._messages.array_head import Head
 from malt._messages.subgroup import Subgroups
+from malt._uninterrupted import uninterrupted
 
 _MOST_CAPACITY = 1 << 48
 _VERDICT_SECONDS = 1.0  # that the job may take longer than an edge to know who is dead

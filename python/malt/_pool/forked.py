@@ -173,7 +173,7 @@ def _receive(one: _Rank) -> bool:
     """Take in what has come of the answer; return whether more may come."""
     try:
         received = one.channel.recv(1 << 16)
-    except BlockingIOError:
+    except (BlockingIOError, ConnectionResetError):  # reset: it died before it had read all
         return False
     one.answer += received
     return bool(received)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from malt._errors import ConfigError
-from malt._job.uninterrupted import uninterrupted
 from malt._pool import cutting
 from malt._pool.local.queues import MOST_CHUNKS
 from malt._pool.memory import Memory, Place
+from malt._uninterrupted import uninterrupted
 
 CHUNKS_A_RANK = 4  # so that an idle rank finds some of a slow one's to take
 

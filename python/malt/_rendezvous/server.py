@@ -24,6 +24,7 @@ from malt._rendezvous.relay import Relay
 from malt._rendezvous.sessions import Sessions
 from malt._rendezvous.wire import ToClient, ToServer
 from malt._system_limits import starting
+from malt._uninterrupted import uninterrupted
 
 # A select() accepts at most this, which is less than the longest time limit.
 _MAX_WAIT_SECONDS = 86400.0
@@ -76,6 +77,8 @@ class Server:
         self._waker, self._wakened = socket.socketpair()
         self._selector.register(self._wakened, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._serve, name="malt-rendezvous", daemon=True)
+        # Free unless the thread works: one whose join() is interrupted counts as ended.
+        self._over = threading.Lock()
         self.host, self.port = self._listener.host, self._listener.port
         self.address = wire.join_address(self.host, self.port)
 
@@ -113,6 +116,7 @@ class Server:
         self._sessions.expect(size)
         self._settles_at = time.monotonic() + RESUME_SECONDS
 
+    @uninterrupted
     def start(self) -> None:
         """Serve in a thread from now on.
 
@@ -120,7 +124,12 @@ class Server:
             malt.ConfigError: the limit on threads is reached.
         """
         with starting("the thread that serves the ranks"):
-            self._thread.start()
+            self._over.acquire()
+            try:
+                self._thread.start()
+            except RuntimeError:  # no thread has begun
+                self._over.release()
+                raise
 
     def has_ranks(self) -> bool:
         """Return whether a rank has a session. Any thread may call it."""
@@ -128,12 +137,11 @@ class Server:
 
     def close(self) -> None:
         """End all sessions; idempotent."""
-        if self._thread.is_alive():
-            self._running = False
-            with contextlib.suppress(OSError):
-                self._waker.send(b"\0")
-            self._thread.join()
-        self._shut()
+        self._running = False
+        with contextlib.suppress(OSError):
+            self._waker.send(b"\0")
+        with self._over:
+            self._shut()
 
     # The thread
 
@@ -143,6 +151,7 @@ class Server:
                 self._turn()
         finally:
             self._shut()
+            self._over.release()
 
     def _turn(self) -> None:
         """Wait for the next events and handle them."""

@@ -19,9 +19,9 @@ from malt._alike import check_alike
 from malt._core_import import Deadline, Group, Messages, Reducer
 from malt._errors import ConfigError, DamagedError, PeerError, describe_ranks
 from malt._job import job as jobs
-from malt._job.uninterrupted import uninterrupted
 from malt._shared import deltas, wire
 from malt._shared.streams import Delta, Held, Part, Streams, are_equal
+from malt._uninterrupted import uninterrupted
 
 _DEPTH = 4  # messages on their way from each rank
 _MOST_STEPS = 8  # of sending a float change and what its rounding left; two are the rule

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 from rejoining.machines import Process, World
 
+from malt import _uninterrupted as uninterrupted
 from malt._consensus import rounds
 from malt._consensus.arguments import Options, Rows
 from malt._consensus.local import Local
 from malt._errors import PeerError, TimeoutError  # noqa: A004
-from malt._job import uninterrupted
 from messaging.network import Network
 from messaging.threads import Interrupts, Time
 from messaging.vectors import Studio, Vector

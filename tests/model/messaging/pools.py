@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from rejoining.machines import Process, World
 
+from malt import _uninterrupted as uninterrupted
 from malt._errors import Error, PeerError, TimeoutError  # noqa: A004
-from malt._job import uninterrupted
 from malt._pool import planning
 from malt._pool.over_job import backlog, inbox, messenger, naming, program, running, serving
 from malt._pool.over_job import calls as job_calls

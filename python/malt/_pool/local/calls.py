@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from malt._errors import ConfigError, PeerError
-from malt._job.uninterrupted import uninterrupted
 from malt._pool import failures, planning
 from malt._pool.local import channel, packing, worker
 from malt._pool.local.crew import LOOK_SECONDS, Crew, Event, Rank
@@ -27,6 +26,7 @@ from malt._pool.memory import Parcel
 from malt._pool.store import SharedData, Store
 from malt._rendezvous.driver import Rendezvous
 from malt._rendezvous.exit_code import describe_end
+from malt._uninterrupted import uninterrupted
 
 _GRACE_SECONDS = 2.0  # for a function that is interrupted
 _SHOW_SECONDS = 0.1

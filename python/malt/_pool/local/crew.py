@@ -19,13 +19,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from malt._errors import Error, TimeoutError  # noqa: A004
-from malt._job.uninterrupted import uninterrupted
 from malt._launch.output import Sink, Stream
 from malt._pool.local import channel, nursery, worker
 from malt._pool.local.queues import Queue
 from malt._pool.memory import Memory
 from malt._pool.stopped import Stopped
 from malt._rendezvous.exit_code import describe_end
+from malt._uninterrupted import uninterrupted
 
 _START_SECONDS = 60.0
 _MOST_STARTS = 10  # of ranks that end before they are ready, one after the other

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from malt import _errors as errors
 from malt._core_import import Link
 from malt._job.joining import form_group
-from malt._job.uninterrupted import uninterrupted
+from malt._uninterrupted import uninterrupted
 from malt.torch._backend.collectives import bytes_of
 from malt.torch._backend.errors import translated, translation
 from malt.torch._backend.members import Members, deadline_in, time_left

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import math
 import queue
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -17,11 +19,12 @@ import torch
 import torch.distributed as dist
 
 from malt._errors import ConfigError, PeerError, TimeoutError  # noqa: A004
-from malt._job.uninterrupted import uninterrupted
+from malt._uninterrupted import uninterrupted
 from malt.torch._backend.streams import OnStream
 
 Step = Callable[[], Any]
 
+_LOOK_SECONDS = 1.0
 _lock = threading.Lock()  # held for an instant, when a future is made or a call begins or ends
 _Work: Any = torch._C._distributed_c10d.Work  # older versions of torch.distributed hide it
 
@@ -66,7 +69,10 @@ class Call(_Work):  # type: ignore[misc] # PyTorch is no dependency
         super().__init__()
         self._tensors = tensors
         self._error: BaseException | None = None
-        self._ended: threading.Event | None = None  # None: it had ended before this was made
+        self._has_ended = True
+        # Free once the call has ended. Not an Event: an exception of a signal handler that comes in
+        # the middle of its Python code leaves it locked for ever, also for the thread that sets it.
+        self._end = threading.Lock()
         self._future: torch.futures.Future[Any] | None = None
         self._source = -1
         self.begun: list[None] = []
@@ -76,7 +82,8 @@ class Call(_Work):  # type: ignore[misc] # PyTorch is no dependency
     def pending(cls, tensors: Any) -> Call:
         """Return a call that end() is to end."""
         call = cls(tensors)
-        call._ended = threading.Event()
+        call._has_ended = False
+        call._end.acquire()
         return call
 
     def begin(self) -> bool:
@@ -97,16 +104,16 @@ class Call(_Work):  # type: ignore[misc] # PyTorch is no dependency
         self._error = error
         self._source = source
         with _lock:
-            assert self._ended is not None
-            self._ended.set()
+            self._has_ended = True
             future = self._future
+        self._end.release()
         if future is not None:
             # What waits for the future is called here, and works behind this call.
             with contextlib.nullcontext() if self.stream is None else self.stream.active():
                 future.set_result(None)
 
     def is_completed(self) -> bool:
-        return self._ended is None or self._ended.is_set()
+        return self._has_ended
 
     def is_success(self) -> bool:
         return self.is_completed() and self._error is None
@@ -115,16 +122,16 @@ class Call(_Work):  # type: ignore[misc] # PyTorch is no dependency
         return self._error
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        if self._ended is not None:
+        if not self._has_ended:
             seconds = None if timeout is None else timeout.total_seconds()
             limit = seconds if seconds is not None and seconds > 0 else None
             try:
-                has_ended = self._ended.wait(limit)
+                self._await_end(limit)
             except BaseException:
                 if self.is_blocking:
                     self.withdraw()
                 raise
-            if not has_ended:
+            if not self._has_ended:
                 raise RuntimeError(f"wait(timeout): the call has not ended within {limit} s")
         if self.on_taken is not None:
             self.on_taken()
@@ -133,6 +140,13 @@ class Call(_Work):  # type: ignore[misc] # PyTorch is no dependency
         if self.stream is not None:
             self.stream.join()
         return True
+
+    def _await_end(self, limit: float | None) -> None:
+        end = math.inf if limit is None else time.monotonic() + limit
+        while not self._has_ended and (left := end - time.monotonic()) > 0:
+            # Looks again: a thread that an exception ends between these two keeps the lock.
+            if self._end.acquire(timeout=min(left, _LOOK_SECONDS)):
+                self._end.release()
 
     def synchronize(self) -> None:
         self.wait()
