@@ -75,11 +75,15 @@ class CollectiveExchange:
         factors: the factors to train, in the vector's memory and the same on all ranks.
         vector: over that memory.
         evidence: for the rule.
+
+    Attributes:
+        ranks: the other ones in the last allreduce.
     """
 
     def __init__(self, factors: Factors, vector: Vector, evidence: Evidence) -> None:
         self._factors = factors
         self._vector = vector
+        self.ranks: tuple[int, ...] = ()
         scales = np.ones(len(evidence.here), np.float32)
         seen = evidence.everywhere > 0
         scales[seen] = _way(evidence.everywhere[seen]) / evidence.ways[seen]
@@ -96,7 +100,7 @@ class CollectiveExchange:
         with np.errstate(over="ignore", invalid="ignore"):
             factors.memory -= self._base
             factors.multiply(self._scales)
-            self._vector.allreduce(SUM)
+            self.ranks = self._vector.allreduce(SUM).ranks
             factors.memory += self._base
         self._base[:] = factors.memory
         return 0, self._vector.stats().bytes_out
@@ -158,6 +162,9 @@ class Gossip:
         vector: over that memory, and behind it one number for each row.
         evidence: for the rule.
         averaging: over which graph, and how long one rank waits for another.
+
+    Attributes:
+        ranks: the other ones in the last allreduce.
     """
 
     def __init__(
@@ -165,6 +172,7 @@ class Gossip:
     ) -> None:
         self._factors = factors
         self._vector = vector
+        self.ranks: tuple[int, ...] = ()
         self._averaging = averaging
         job = jobs.current()
         heard = len(averaging.graph.in_(job.rank, job.size)) / (job.size - 1)
@@ -194,7 +202,7 @@ class Gossip:
     def unite(self) -> int:
         """Give all ranks the mean of their models. Returns the bytes sent so far. Collective."""
         self._weigh()
-        self._vector.allreduce(SUM)
+        self.ranks = self._vector.allreduce(SUM).ranks
         self._divide()
         return self._vector.stats().bytes_out
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from malt._core_import import SUM, RatingBlocks, Vector
+from malt._training.company import check_company
 from malt._vectors import vectors
 
 Floats = npt.NDArray[np.float32]
@@ -81,6 +82,6 @@ def sums(elements: int) -> Vector:
 def summed(vector: Vector, values: Sums) -> Sums:
     """Return the sums of the ranks' values. Collective."""
     vector.array[:] = values
-    vector.allreduce(SUM)
+    check_company(vector.allreduce(SUM).ranks)
     total: Sums = vector.array.copy()
     return total

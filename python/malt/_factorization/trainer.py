@@ -28,6 +28,7 @@ from malt._factorization.settings import FactorizationSettings
 from malt._job import joining
 from malt._job.agreement import Report, Together
 from malt._partition import Partition
+from malt._training.company import check_company
 from malt._training.steps import Step
 from malt._vectors.averaging import Averaging
 
@@ -312,6 +313,7 @@ class _RankTrainer:
         """Return the model of all ranks. Collective in a job."""
         if self._exchange is not None:
             sent = self._exchange.unite()
+            check_company(self._exchange.ranks)
             self.history[-1] = self.history[-1]._replace(bytes_out=sent)
         arrays = (*self._factors.rows, *self._factors.biases)
         users, items, user_biases, item_biases = (array.copy() for array in arrays)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from malt._core_import import SUM
 from malt._job.job import Job
+from malt._training.company import check_company
 from malt._vectors import vectors
 
 Array = npt.NDArray[Any]
@@ -44,7 +45,7 @@ class Sums:
     def _count(self) -> int:
         assert self._vector is not None
         self._all[-1] = 1
-        self._vector.allreduce(SUM)
+        check_company(self._vector.allreduce(SUM).ranks)
         return round(float(self._all[-1]))
 
     def add_up(self) -> Array:

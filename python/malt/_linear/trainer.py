@@ -20,6 +20,7 @@ from malt._job import job as jobs
 from malt._job import joining
 from malt._linear.minibatch import BatchModel
 from malt._linear.row_sources import Pass, Source
+from malt._training.company import check_company
 from malt._training.steps import Step
 from malt._vectors import vectors
 from malt._vectors.averaging import Averaging
@@ -328,17 +329,20 @@ class _Company:
         if not self.agrees:
             return mine
         self._agreed[:] = mine
-        self._agreement.allreduce(SUM)
+        check_company(self._agreement.allreduce(SUM).ranks)
         return self._agreed
 
     def unite(self) -> None:
         """Give all ranks the same model."""
         if self._is_once or not self._averaging.is_exact:
             final = vectors.vector(self._weights)
-            final.allreduce(AVG)
+            gathered = final.allreduce(AVG)
             final.close()
+        else:
+            gathered = self._agreement.allreduce(SUM)
         if self._average is not None:
-            self._average.allreduce(AVG)
+            gathered = self._average.allreduce(AVG)
+        check_company(gathered.ranks)
 
     def leave(self) -> None:
         for vector in (self._vector, self._agreement, self._average):

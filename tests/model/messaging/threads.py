@@ -73,12 +73,14 @@ class RLock:
         self._holder = task
         self._depth += 1
 
-    def acquire(self, timeout: float) -> bool:
+    def acquire(self, timeout: float = math.inf) -> bool:
+        """Acquire it as a lock that its holder may not take again, and any thread may release."""
         deadline = self._world.now + timeout
         self._world.step()
         while self._holder is not None and self._world.now < deadline:
             self._queue.add()
             self._world.park(deadline)
+            self._interrupts.check()
         if self._holder is not None:
             return False
         self.__enter__()
