@@ -77,7 +77,7 @@ std::uint32_t Group::epoch() const noexcept { return impl_->control.epoch(); }
 View Group::view() const { return impl_->watcher->view(); }
 nanoseconds Group::timeout() const noexcept {
   const std::int64_t end = impl_->ends_at.load(std::memory_order_relaxed);
-  if (end == Impl::kNever) return impl_->options.timeout;
+  if (end == Impl::kNever || impl_->within.load() != pthread_self()) return impl_->options.timeout;
   return std::max(nanoseconds(end) - Clock::now().time_since_epoch(), nanoseconds(0));
 }
 
@@ -85,6 +85,7 @@ Group::Within::Within(Group& group, nanoseconds limit)
     : group_(group.shared_from_this()), turn_(*group.turns(), "a call of several steps") {
   const std::int64_t now = nanoseconds(Clock::now().time_since_epoch()).count();
   const std::int64_t left = std::clamp<std::int64_t>(limit.count(), 0, Impl::kNever - now);
+  group.impl_->within = pthread_self();
   before_ = group.impl_->ends_at.exchange(now + left, std::memory_order_relaxed);
 }
 

@@ -25,6 +25,8 @@ namespace {
 // In the format of an update: the call after the loop.
 constexpr std::uint32_t kLastCall = 1U << 31;
 
+constexpr std::chrono::minutes kLongestCopy{1};
+
 // The ranks whose updates a rank has found, as a byte a rank. The fold of all ranks' is those that
 // every one has found.
 class FoundByAll final : public dstorm::Operand {
@@ -176,6 +178,8 @@ std::vector<int> Allreduce::found_by_all(std::span<const Update> updates, nanose
   for (int rank = 0; rank < group.size(); ++rank) {
     if (rank == group.rank() || !found.has(rank)) continue;
     if (std::ranges::find(updates, rank, &Update::rank) == updates.end()) {
+      shut();  // the others have ended this call, and this rank's next one would not be theirs
+      exchange_.shut();
       throw dstorm::PeerError("allreduce of " + what_ + ": rank " + std::to_string(rank) +
                                   " was evicted when the others had folded its values",
                               {rank});
@@ -188,13 +192,15 @@ std::vector<int> Allreduce::found_by_all(std::span<const Update> updates, nanose
 void Allreduce::run_on_host(Stream stream, const Fold& fold, nanoseconds limit, bool last,
                             Gathered& gathered) {
   const Gpu::Use use(*gpu_);
+  const dstorm::Deadline deadline(limit);
   const auto values = reinterpret_cast<Address>(on_host_->pieces()[0].data);
   copy_out(elements_.pieces, elements_.dtype, values, stream);
   exchange_.await_stream(stream, limit);
-  gathered = on_host_->allreduce(fold, limit, last);
+  gathered = on_host_->allreduce(fold, std::max(deadline.left(), nanoseconds(0)), last);
   copy_in(elements_.pieces, elements_.dtype, values, stream);
-  // The next call writes the memory that is read here.
-  exchange_.await_stream(stream, exchange_.segment().group().timeout());
+  // The next call writes the memory that is read here. The others have ended this call, so only a
+  // GPU that hangs may fail it.
+  exchange_.await_stream(stream, kLongestCopy);
 }
 
 dstorm::Stats Allreduce::stats() const {

@@ -70,8 +70,8 @@ enum class KeyForm : std::uint32_t {
   kNumbered,     // `first` is the number of a list
 };
 
-// Answers of a server that a client has not taken (P15). They leave slots for those to others, and
-// are more than a client of a few servers has on their way to it.
+// Answers of a server that a client has not taken (P15): more than a client of a few servers has on
+// their way to it.
 inline constexpr std::size_t kMostUntaken = kDepth - 4;
 
 struct Head {
