@@ -22,7 +22,7 @@ from malt._messages import values
 from malt._pieces import Sent
 from malt._vector_types import AnyVector
 
-_MOST_BYTES = 1 << 20  # of a value in its encoded form
+_MOST_BYTES = 2 << 20  # of a value in its encoded form, which has 16 bytes for each 9 of an array
 _CALL = "malt.allreduce"
 _BARRIER = "malt.barrier"
 
@@ -198,7 +198,7 @@ def _tell_all(
         if (length := len(json.dumps(report))) > _MOST_BYTES:
             raise ConfigError(
                 f"a value of {length} bytes, as it is sent; at most {_MOST_BYTES} can be: use a "
-                "vector (malt.vector)"
+                "vector (malt.vector), or a file that all ranks read"
             )
         sent.settings = given
         return None, report

@@ -91,10 +91,11 @@ class Shared:
             How many deltas of other ranks have been added.
 
         Raises:
-            ConfigError: a float change is infinite or NaN, and nothing was sent; or a drain() ended
-                with an error and has to be called again.
+            ConfigError: a float change is infinite or NaN, and nothing was sent; or a drain() that
+                an exception ended on this rank is over, and has to be called again for its result.
             TimeoutError: the ranks that the error names did not receive or send in time. Call
-                exchange() again: it goes on with this exchange, and sends no later changes.
+                exchange() again with the same staleness: it goes on with this exchange, and sends
+                no later changes.
         """
         bound = None if staleness is None else whole("staleness", staleness, 0)
         deadline, replica = _deadline(timeout), self._replica

@@ -302,7 +302,11 @@ class Table(Spread):
     def push_pull(
         self, keys: Keys, gradients: npt.ArrayLike, *, timeout: float | None = None
     ) -> Values:
-        """Push to rows, then pull the same rows, both within `timeout`."""
+        """Push to rows, then pull the same rows, both within `timeout`.
+
+        If the pull times out or is interrupted, the push is made all the same: go on with pull(),
+        since another push_pull() would count the gradients twice.
+        """
         deadline = _deadline(timeout)
         self._push(keys, gradients, deadline)
         return self._pull(keys, None, deadline)

@@ -49,7 +49,7 @@ malt.init()
 tell(
     shapes=error_of(malt.allreduce, np.zeros(1 + rank)),
     object=error_of(malt.broadcast, object()),
-    long=error_of(malt.broadcast, "x" * 2**20),
+    long=error_of(malt.broadcast, "x" * 2**21),
     fold=error_of(malt.allreduce, 1.0, malt.MEDIAN),
     root=error_of(malt.broadcast, 1, root=2),
     roots=error_of(malt.broadcast, 1, root=rank),
@@ -63,7 +63,7 @@ tell(
         assert told["object"].says(
             "malt.broadcast: rank 0: the value cannot be sent", "object is no"
         )
-        assert told["long"].says("at most 1048576", "malt.vector")
+        assert told["long"].says("at most 2097152", "malt.vector")
         assert told["fold"].says("malt.AVG, malt.SUM, or a function")
         assert told["root"].says("root is 2; it must be a whole number from 0 to 1")
         assert told["roots"].says("malt.broadcast: root is 0 on rank 0, and 1 on rank 1")

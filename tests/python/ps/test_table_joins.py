@@ -223,8 +223,10 @@ if malt.jobs.restarts() == 0:
     tell(has_pushed=True)
     if rank == 1:
         time.sleep(100)
-while not error_of(table.pull) or len(malt.alive()) < 3:
-    pass
+if malt.jobs.restarts():
+    raise_flag("joined")
+while not flag_is_up("joined"):  # alive() and the table may hear of the death one after the other
+    error_of(table.pull)
 meet("back")  # who ends is not alive
 tell(error=error_of(table.pull))
 """
