@@ -91,8 +91,8 @@ class Shared:
             How many deltas of other ranks have been added.
 
         Raises:
-            ConfigError: a float change is infinite or NaN, and nothing was sent; or a drain() that
-                an exception ended on this rank is over, and has to be called again for its result.
+            ConfigError: a float change is infinite or NaN, and nothing was sent; or a drain() ended
+                with an error when the ranks had begun to compare, and has to be called again.
             TimeoutError: the ranks that the error names did not receive or send in time. Call
                 exchange() again with the same staleness: it goes on with this exchange, and sends
                 no later changes.
