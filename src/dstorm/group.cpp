@@ -81,15 +81,23 @@ nanoseconds Group::timeout() const noexcept {
   return std::max(nanoseconds(end) - Clock::now().time_since_epoch(), nanoseconds(0));
 }
 
+struct Group::Within::Call {
+  std::shared_ptr<Group> group;
+  Turns::Turn turn;
+  std::int64_t before;
+};
+
 Group::Within::Within(Group& group, nanoseconds limit)
-    : group_(group.shared_from_this()), turn_(*group.turns(), "a call of several steps") {
+    : call_(new Call{group.shared_from_this(), {*group.turns(), "a call of several steps"}, 0}) {
   const std::int64_t now = nanoseconds(Clock::now().time_since_epoch()).count();
   const std::int64_t left = std::clamp<std::int64_t>(limit.count(), 0, Impl::kNever - now);
   group.impl_->within = pthread_self();
-  before_ = group.impl_->ends_at.exchange(now + left, std::memory_order_relaxed);
+  call_->before = group.impl_->ends_at.exchange(now + left, std::memory_order_relaxed);
 }
 
-Group::Within::~Within() { group_->impl_->ends_at.store(before_, std::memory_order_relaxed); }
+Group::Within::~Within() {
+  call_->group->impl_->ends_at.store(call_->before, std::memory_order_relaxed);
+}
 
 Waiter& Group::waiter() noexcept { return impl_->waiter; }
 const std::shared_ptr<Turns>& Group::turns() const noexcept { return impl_->turns; }

@@ -13,7 +13,6 @@
 
 #include "dstorm/bootstrap.hpp"
 #include "dstorm/errors.hpp"
-#include "dstorm/host/turn.hpp"
 #include "dstorm/rdma_options.hpp"
 #include "dstorm/view.hpp"
 
@@ -21,6 +20,7 @@ namespace dstorm {
 
 class Channel;
 class Recorder;
+class Turns;
 class Waiter;
 struct Doorbell;
 namespace host {
@@ -190,9 +190,8 @@ class Group : public std::enable_shared_from_this<Group> {
     Within& operator=(const Within&) = delete;
 
    private:
-    std::shared_ptr<Group> group_;
-    Turns::Turn turn_;
-    std::int64_t before_;
+    struct Call;
+    std::unique_ptr<Call> call_;
   };
   Waiter& waiter() noexcept;
   const std::shared_ptr<Turns>& turns() const noexcept;
