@@ -18,7 +18,6 @@ from malt._job.agreement import Report, Together
 from malt._shared.shared import Shared
 from malt._topics.documents import check_tokens
 from malt._topics.sources import Source
-from malt._training.company import check_company
 from malt._vectors import vectors
 
 Counts = npt.NDArray[np.int32]
@@ -88,10 +87,7 @@ def train(counts: Counts, priors: Priors, source: Source, plan: Plan) -> Trained
         rank.begin(source)
         for sweep in range(plan.sweeps):
             rank.sweep(source, sweep)
-        ranks = rank.drain()
-        if len(ranks) < jobs.size():
-            check_company(ranks)
-        return Trained(rank.priors, ranks)
+        return Trained(rank.priors, rank.drain())
 
 
 def agreed(

@@ -8,7 +8,8 @@
 //  M2 A rank that finds no slot keeps the message in memory of its own. So two ranks that send to
 //     each other cannot block each other; the layer above bounds what it has in flight. It can
 //     leave messages lying, so that a rank which does not take the answers to its questions fills
-//     its own slots and memory, and no other rank's.
+//     memory of its own alone. The slots of a rank are for all its receivers, though: messages that
+//     some do not take keep those to the others waiting.
 //  M3 What a rank sent before it died is taken up to its clock (S6). A message to a rank that is
 //     dead or has left is dropped.
 #pragma once

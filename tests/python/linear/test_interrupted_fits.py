@@ -11,7 +11,6 @@ FITS = {
     "sgd": "SGDClassifier(max_iter=10**6, tol=None).fit(X, y)",
     "sgd-async": "SGDClassifier(max_iter=10_000, tol=None, sync='async').fit(X, y)",
     "svc": "LinearSVC(tol=1e-12, C=100).fit(random.normal(size=(20_000, 200)), np.tile(y, 10))",
-    "lda": "LatentDirichletAllocation(50, max_iter=10**4).fit((X > 1).astype(int))",
     "mf": "MatrixFactorization(passes=10**6).fit((users, items, y))",
 }
 
