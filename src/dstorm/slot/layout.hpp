@@ -40,7 +40,8 @@
 //         hold that it loaded behind that fence does not cover k. By S3 the receiver sees the 0, or
 //         the sender sees the hold, or both. A receiver stores a hold that does not cover k with
 //         release, after any earlier reading;
-//     (c) the receiver is dead.
+//     (c) the receiver is dead, or has left: a call that is reading then fails. Its own process,
+//         which stores what a sender on another host writes, takes only (a) and (b) for its ticket.
 //     QUEUE uses only (a) and (c), so a sender never takes a ticket back, and a receiver needs no
 //     hold.
 //  S5 `consumed` only grows, and the tickets for one receiver grow from update to update, so no

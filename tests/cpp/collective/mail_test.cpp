@@ -140,5 +140,49 @@ TEST(Mail, MessagesForADeadRankAreDroppedAndHoldUpNoOthers) {
   EXPECT_EQ(job.wait(1), 0);
 }
 
+// Senders may write into the slots of a rank that has left (S4 c). A thread of that rank may be
+// reading one: where its own process would be the writer, over TCP, the slot stays as it is.
+TEST(Mail, AMessageThatIsBeingReadStaysWhileItsReaderLeaves) {
+  for (int round = 0; round < 20; ++round) {
+    Job job(2, [&](Bootstrap& bootstrap) {
+      const auto group = join(bootstrap);
+      Mail mail(group, "m", kSlot, 4);
+      std::vector<std::byte> message(kSlot);
+      if (mail.rank() == 0) {
+        const Turn turn(mail.turns(), "test");
+        for (int number = 0; mail.is_live(1); ++number) {
+          std::ranges::fill(message, static_cast<std::byte>(number));
+          mail.send(1, message);
+          while (mail.is_live(1) && mail.untaken(1) >= 3) mail.pump();
+        }
+        return 0;
+      }
+      std::atomic<int> taken = 0;
+      std::atomic<bool> is_torn = false;
+      std::thread reader([&] {
+        const Turn turn(mail.turns(), "test");
+        try {
+          for (;;) {
+            group->check_standing();
+            mail.take_in([&](int, std::span<const std::byte> arrived) {
+              std::vector<std::byte> first(arrived.begin(), arrived.end());
+              std::this_thread::sleep_for(100us);
+              is_torn = is_torn || !std::ranges::equal(first, arrived);
+              ++taken;
+            });
+          }
+        } catch (const ConfigError&) {  // this rank has left
+        }
+      });
+      while (taken < 20 + round) std::this_thread::yield();
+      group->leave();
+      reader.join();
+      CHECK_THAT(!is_torn || testing_processes::transport() != "tcp");
+      return 0;
+    });
+    expect_all_well(job);
+  }
+}
+
 }  // namespace
 }  // namespace dstorm

@@ -219,7 +219,7 @@ class Lock:
         self._holder: _Task | None = None
         self._queue = Waiters(world)
 
-    def __enter__(self) -> None:
+    def acquire(self) -> None:
         self._world.step()
         task = self._world.here()
         while self._holder is not None:
@@ -227,9 +227,15 @@ class Lock:
             self._world.park()
         self._holder = task
 
-    def __exit__(self, *_: object) -> None:
+    def release(self) -> None:
         self._holder = None
         self._queue.wake()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
 
 class Condition(Lock):
@@ -238,10 +244,10 @@ class Condition(Lock):
         self._waiting = Waiters(world)
 
     def wait(self, seconds: float) -> None:
-        self.__exit__()
+        self.release()
         self._waiting.add()
         self._world.park(self._world.now + seconds)
-        self.__enter__()
+        self.acquire()
 
     def notify_all(self) -> None:
         self._waiting.wake()

@@ -56,12 +56,17 @@ std::optional<ChangeReceiver::Payload> ChangeReceiver::begin_update(const remote
       arriving.attachment = attachment;
       arriving.slot = copy->writer.begun(arriving.header.iteration);
       arriving.is_begun = arriving.slot >= 0;
-      if (!arriving.is_begun) arriving.slot = claim(copy->writer, memory);
+      if (!arriving.is_begun && !is_for_left(arriving.to)) {
+        arriving.slot = claim(copy->writer, memory);
+      }
       // QUEUE: the sender has evicted a rank that holds a slot, and the ranks of this host are
       // about to read that in its record. LATEST: the update has been overwritten before it could
       // be folded, as when a sender on this host finds no slot; its receivers see that by the
       // ordinals.
-      if (arriving.slot < 0 && memory.shape().policy == Policy::kQueue) return std::nullopt;
+      if (arriving.slot < 0 && memory.shape().policy == Policy::kQueue &&
+          !is_for_left(arriving.to)) {
+        return std::nullopt;
+      }
       if (arriving.slot >= 0 && !arriving.is_begun) {
         payload.to = copy->writer.payload(arriving.slot);
       }
@@ -71,10 +76,19 @@ std::optional<ChangeReceiver::Payload> ChangeReceiver::begin_update(const remote
   return payload;
 }
 
+// Whether an update is for this rank alone, which has left.
+bool ChangeReceiver::is_for_left(std::span<const Addressee> to) const {
+  const int own = origin_.control.rank();
+  return to.size() == 1 && to[0].rank == own && !origin_.control.is_live(own);
+}
+
 int ChangeReceiver::claim(SlotWriter& writer, const host::SegmentMemory& memory) const {
   const Policy policy = memory.shape().policy;
   const int looks = policy == Policy::kLatest ? kLooksForSlot : 0;
-  const auto live = [&](int r) { return origin_.control.is_live(r) && !memory.has_gone(r); };
+  // A thread of this rank may be reading while another one leaves.
+  const auto live = [&](int r) {
+    return (origin_.control.is_live(r) || r == origin_.control.rank()) && !memory.has_gone(r);
+  };
   int slot = writer.claim(policy, live);
   for (int look = 0; slot < 0 && look < looks; ++look) {
     sched_yield();

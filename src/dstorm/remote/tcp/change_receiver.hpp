@@ -41,6 +41,7 @@ class ChangeReceiver final : public remote::ChangeReceiver {
   };
 
   Arriving read_update(const remote::FrameHead& head, std::span<const std::byte> body) const;
+  bool is_for_left(std::span<const Addressee> to) const;
   int claim(SlotWriter& writer, const host::SegmentMemory& memory) const;
   Copy* copy_of(const std::shared_ptr<const remote::Attachment>& attachment);
 
