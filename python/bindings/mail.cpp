@@ -29,10 +29,10 @@ void send(Mail& self, int to, const py::bytes& head, const py::buffer& body) {
   const py::gil_scoped_release no_gil;
   const Turn turn(self.turns(), "send", self.name());
   self.group().check_standing();
-  std::byte* const room = self.begin(front.size() + bytes);
+  std::byte* const room = self.begin(to, front.size() + bytes);
   std::memcpy(room, front.data(), front.size());
   if (bytes > 0) std::memcpy(room + front.size(), rest.ptr, bytes);
-  self.end(to);
+  self.end();
 }
 
 std::size_t pump(Mail& self) {

@@ -352,8 +352,8 @@ MUTANTS = [
     ),
     Mutant(
         "P1: a message overtakes those that wait for a slot",
-        "slot_ = backlog_.empty() ? claim() : -1;",
-        "slot_ = claim();",
+        "slot_ = peer(to).backlog.empty() ? claim(peer(to)) : -1;",
+        "slot_ = claim(peer(to));",
         "dstorm/collective/mail.cpp",
     ),
     Mutant(

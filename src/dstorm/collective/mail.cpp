@@ -19,78 +19,85 @@ Mail::Mail(std::shared_ptr<Group> group, std::string name, std::size_t slot_byte
   state_.is_used = true;  // no call of the segment's own tells so
 }
 
-std::byte* Mail::begin(std::size_t bytes) {
+std::byte* Mail::begin(int to, std::size_t bytes) {
   if (bytes > slot_bytes()) {
     throw Error(name() + ": a message of " + std::to_string(bytes) + " bytes; a slot has " +
                 std::to_string(slot_bytes()));
   }
+  to_ = to;
   begun_bytes_ = bytes;
-  slot_ = backlog_.empty() ? claim() : -1;
+  slot_ = peer(to).backlog.empty() ? claim(peer(to)) : -1;
   if (slot_ >= 0) return writer_.payload(slot_);
   begun_.resize(bytes);
   return begun_.data();
 }
 
-void Mail::end(int to) {
-  if (!is_live(to)) return;  // M3
+void Mail::end() {
+  if (!is_live(to_)) return;  // M3
+  Peer& to = peer(to_);
   bytes_out_ += begun_bytes_;
-  peers_[static_cast<std::size_t>(to)].bytes += begun_bytes_;
+  to.bytes += begun_bytes_;
   if (slot_ >= 0) {
     publish(slot_, begun_bytes_, to);
   } else {
-    backlog_.push_back({to, std::move(begun_)});
-    ++peers_[static_cast<std::size_t>(to)].waiting;
+    to.backlog.push_back(std::move(begun_));
+    ++waiting_;
     begun_ = {};
   }
 }
 
 bool Mail::pump() {
   bool has_sent = false;
-  while (!backlog_.empty()) {
-    const Waiting& next = backlog_.front();
-    if (is_live(next.to)) {
-      const int slot = claim();
-      if (slot < 0) break;
-      if (!next.bytes.empty()) {
-        std::memcpy(writer_.payload(slot), next.bytes.data(), next.bytes.size());
+  for (Peer& to : peers_) {
+    while (!to.backlog.empty()) {
+      const std::vector<std::byte>& next = to.backlog.front();
+      if (is_live(to.rank)) {
+        const int slot = claim(to);
+        if (slot < 0) break;
+        if (!next.empty()) std::memcpy(writer_.payload(slot), next.data(), next.size());
+        publish(slot, next.size(), to);
       }
-      publish(slot, next.bytes.size(), next.to);
+      to.backlog.pop_front();
+      --waiting_;
+      has_sent = true;
     }
-    --peers_[static_cast<std::size_t>(next.to)].waiting;
-    backlog_.pop_front();
-    has_sent = true;
   }
   return has_sent;
 }
 
-int Mail::claim() {
+int Mail::claim(Peer& to) {
+  if (!may_claim(to)) return -1;
   return writer_.claim(Policy::kQueue, [this](int r) { return state_.is_live(r); });
 }
 
-void Mail::publish(int slot, std::size_t bytes, int to) {
+// M2.
+bool Mail::may_claim(Peer& to) {
+  untaken(to.rank);  // forgets those that have been taken
+  if (to.untaken.empty()) return true;
+  const auto depth = static_cast<std::size_t>(segment_.options().depth);
+  return writer_.free_slots([this](int r) { return state_.is_live(r); }) > depth / 2;
+}
+
+void Mail::publish(int slot, std::size_t bytes, Peer& to) {
   state_.group().check_standing();
-  untaken(to);  // forgets those that have been taken, so no more are noted than there are slots
-  Peer& peer = peers_[static_cast<std::size_t>(to)];
   SlotHeader header{};
-  header.iteration = peer.sent = ++iteration_;
-  peer.untaken.push_back(iteration_);
+  header.iteration = to.sent = ++iteration_;
+  to.untaken.push_back(iteration_);
   header.payload_bytes = bytes;
-  writer_.publish(slot, header, {&to, 1});
-  state_.channel().deliver({&to, 1}, bytes);
+  writer_.publish(slot, header, {&to.rank, 1});
+  state_.channel().deliver({&to.rank, 1}, bytes);
 }
 
 bool Mail::has_taken_all(int to) const {
-  return std::ranges::none_of(backlog_, [to](const Waiting& each) { return each.to == to; }) &&
-         writer_.consumed(to, peers_[static_cast<std::size_t>(to)].sent);
+  const Peer& peer = peers_[static_cast<std::size_t>(to)];
+  return peer.backlog.empty() && writer_.consumed(to, peer.sent);
 }
 
 std::size_t Mail::untaken(int to) {
-  Peer& peer = peers_[static_cast<std::size_t>(to)];
+  std::deque<std::uint64_t>& untaken = peer(to).untaken;
   if (!is_live(to)) return 0;
-  while (!peer.untaken.empty() && writer_.consumed(to, peer.untaken.front())) {
-    peer.untaken.pop_front();
-  }
-  return peer.untaken.size() + peer.waiting;
+  while (!untaken.empty() && writer_.consumed(to, untaken.front())) untaken.pop_front();
+  return untaken.size() + peer(to).backlog.size();
 }
 
 SlotHeader Mail::header_of(const Peer& peer, int slot, std::uint64_t clock) const {
@@ -112,7 +119,10 @@ bool Mail::has_news() {
       return true;
     }
   }
-  return !backlog_.empty() && writer_.has_free([this](int r) { return state_.is_live(r); });
+  const auto live = [this](int r) { return state_.is_live(r); };
+  return waiting_ > 0 && writer_.has_free(live) && std::ranges::any_of(peers_, [&](Peer& to) {
+           return !to.backlog.empty() && may_claim(to);
+         });
 }
 
 }  // namespace dstorm

@@ -3,13 +3,13 @@
 //
 // The messages lie in the mailboxes of a QUEUE segment that only this class uses.
 //  M1 A message is taken once, in the order in which its sender sent it: the tickets of a sender
-//     for one receiver grow (S5), and while some message waits for a slot, all later ones wait
-//     behind it.
+//     for one receiver grow (S5), and while a message waits for a slot, all later ones for its
+//     receiver wait behind it.
 //  M2 A rank that finds no slot keeps the message in memory of its own. So two ranks that send to
 //     each other cannot block each other; the layer above bounds what it has in flight. It can
 //     leave messages lying, so that a rank which does not take the answers to its questions fills
-//     memory of its own alone. The slots of a rank are for all its receivers, though: messages that
-//     some do not take keep those to the others waiting.
+//     memory of its own alone. Half of the slots are for receivers that have taken all that lies
+//     there for them: one that takes nothing has the other half and one more at most.
 //  M3 What a rank sent before it died is taken up to its clock (S6). A message to a rank that is
 //     dead or has left is dropped.
 #pragma once
@@ -38,14 +38,14 @@ class Mail {
 
   // Room for the next message, to be filled before end(). Throws Error if `bytes` is above
   // slot_bytes().
-  std::byte* begin(std::size_t bytes);
+  std::byte* begin(int to, std::size_t bytes);
   // Sends the message that begin() gave room for.
-  void end(int to);
+  void end();
   void send(int to, std::span<const std::byte> message) {
-    if (std::byte* const room = begin(message.size()); !message.empty()) {
+    if (std::byte* const room = begin(to, message.size()); !message.empty()) {
       std::memcpy(room, message.data(), message.size());
     }
-    end(to);
+    end();
   }
 
   // Sends messages that wait for slots; returns whether it sent any.
@@ -80,7 +80,11 @@ class Mail {
   Turns& turns() const { return state_.turns(); }
   const std::string& name() const { return segment_.options().name; }
   std::size_t slot_bytes() const { return segment_.options().slot_bytes; }
-  std::size_t waiting() const { return backlog_.size(); }
+  // The messages that wait for a slot; those to one receiver.
+  std::size_t waiting() const { return waiting_; }
+  std::size_t waiting_for(int to) const {
+    return peers_[static_cast<std::size_t>(to)].backlog.size();
+  }
   // Whether `to` has taken all messages to it, as far as this host has heard.
   bool has_taken_all(int to) const;
   // How many it has not taken; none once it is dead.
@@ -103,14 +107,9 @@ class Mail {
     std::uint64_t sent = 0;                  // the iteration of the last message to it
     std::uint64_t bytes = 0;                 // of messages in both directions
     std::deque<std::uint64_t> untaken = {};  // the iterations of messages to it; not those waiting
-    std::size_t waiting = 0;                 // messages to it in backlog_
-    std::size_t untaken_when_left = 0;       // its next message has been left lying; 0: it has not
+    std::deque<std::vector<std::byte>> backlog = {};  // messages to it that wait for slots
+    std::size_t untaken_when_left = 0;  // its next message has been left lying; 0: it has not
   };
-  struct Waiting {
-    int to;
-    std::vector<std::byte> bytes;
-  };
-
   template <class Take>
   bool take_from(Peer& peer, Take& take) {
     if (is_left(peer)) return false;
@@ -147,8 +146,10 @@ class Mail {
   bool is_left(const Peer& peer) {
     return peer.untaken_when_left > 0 && untaken(peer.rank) >= peer.untaken_when_left;
   }
-  int claim();
-  void publish(int slot, std::size_t bytes, int to);
+  Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
+  int claim(Peer& to);
+  bool may_claim(Peer& to);
+  void publish(int slot, std::size_t bytes, Peer& to);
 
   Segment segment_;  // only this class reads and writes its mailboxes
   SegmentState& state_;
@@ -157,8 +158,9 @@ class Mail {
   std::uint64_t iteration_ = 0;  // of this rank's last message
   std::uint64_t bytes_out_ = 0;
   std::uint64_t bytes_in_ = 0;
-  std::deque<Waiting> backlog_;
-  int slot_ = -1;  // that begin() gave; -1: the message is in begun_
+  std::size_t waiting_ = 0;  // messages that wait for slots
+  int to_ = 0;               // of the message that is begun
+  int slot_ = -1;            // that begin() gave; -1: the message is in begun_
   std::size_t begun_bytes_ = 0;
   std::vector<std::byte> begun_;
 };

@@ -72,6 +72,13 @@ class SlotWriter {
     return false;
   }
 
+  template <class Live>
+  std::size_t free_slots(Live&& live) const {
+    std::size_t free = 0;
+    for (std::size_t slot = 0; slot < slots_.size(); ++slot) free += is_free(slot, live) ? 1 : 0;
+    return free;
+  }
+
   // One of blockers(), or -1.
   template <class Live>
   int blocker(Live&& live) const {

@@ -440,7 +440,9 @@ void Client::stop_server(Limit limit) {
   const dstorm::Deadline deadline = deadline_of(limit);
   is_settling_ = true;
   send_to_server(Head::Kind::kStop, mail_.rank());
-  wait_until([this] { return mail_.waiting() == 0; }, deadline, "move");
+  // Other servers may have stopped, and take nothing more.
+  const auto is_told = [this] { return mail_.waiting_for(servers_ + mail_.rank()) == 0; };
+  wait_until(is_told, deadline, "move");
 }
 
 void Client::hand_over(Limit limit) {

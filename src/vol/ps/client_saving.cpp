@@ -31,10 +31,10 @@ void Client::ask_own(Head head, std::span<const std::byte> body, std::span<std::
   check({});
   head.client = static_cast<std::uint32_t>(mail_.rank());
   head.id = ++last_id_;
-  std::byte* const room = mail_.begin(kHeadBytes + body.size());
+  std::byte* const room = mail_.begin(servers_ + mail_.rank(), kHeadBytes + body.size());
   std::memcpy(room, &head, sizeof(head));
   if (!body.empty()) std::memcpy(room + kHeadBytes, body.data(), body.size());
-  mail_.end(servers_ + mail_.rank());
+  mail_.end();
   asked_own_ = head.id;
   own_to_ = to;
   const auto is_dead = [this] { return !mail_.is_live(servers_ + mail_.rank()); };

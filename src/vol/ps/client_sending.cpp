@@ -177,7 +177,7 @@ void Client::send_push(const Rows& rows, const std::byte* gradients,
     }
     Coder coder = options_.coder(part.rows);
     const std::size_t key_bytes = name_rows(head, rows, part);
-    std::byte* const room = mail_.begin(kHeadBytes + key_bytes + coder.bytes());
+    std::byte* const room = mail_.begin(servers_ + part.to, kHeadBytes + key_bytes + coder.bytes());
     std::memcpy(room, &head, sizeof(head));
     if (key_bytes != 0) copy_keys(rows, part.stretches, room + kHeadBytes);
     std::byte* const values = room + kHeadBytes + key_bytes;
@@ -188,7 +188,7 @@ void Client::send_push(const Rows& rows, const std::byte* gradients,
     } else {
       gather(gradients, row_bytes, part.stretches, values);
     }
-    mail_.end(servers_ + part.to);
+    mail_.end();
     sent_.emplace(head.id, std::move(sent));
   }
 }
@@ -200,10 +200,10 @@ void Client::send_pull(Part part) {
   head.id = ++last_id_;
   head.clock = asked_clock();
   const std::size_t key_bytes = name_rows(head, pull_.rows, part);
-  std::byte* const room = mail_.begin(kHeadBytes + key_bytes);
+  std::byte* const room = mail_.begin(servers_ + part.to, kHeadBytes + key_bytes);
   std::memcpy(room, &head, sizeof(head));
   if (key_bytes != 0) copy_keys(pull_.rows, part.stretches, room + kHeadBytes);
-  mail_.end(servers_ + part.to);
+  mail_.end();
   pull_.parts.emplace(head.id, std::move(part));
 }
 
@@ -216,9 +216,9 @@ void Client::send_to_server(Head::Kind kind, int server) {
   head.kind = kind;
   head.client = static_cast<std::uint32_t>(mail_.rank());
   head.clock = clock_;
-  std::byte* const room = mail_.begin(kHeadBytes);
+  std::byte* const room = mail_.begin(servers_ + server, kHeadBytes);
   std::memcpy(room, &head, sizeof(head));
-  mail_.end(servers_ + server);
+  mail_.end();
 }
 
 }  // namespace vol::ps

@@ -334,11 +334,11 @@ void Server::send_rows(Head head, const Rows& rows, const std::byte* gradients, 
   head.first = rows.first;
   head.count = rows.count;
   head.keys = rows.keys != nullptr ? KeyForm::kListed : KeyForm::kConsecutive;
-  std::byte* const room = mail_.begin(kHeadBytes + key_bytes + value_bytes);
+  std::byte* const room = mail_.begin(clients_ + to, kHeadBytes + key_bytes + value_bytes);
   std::memcpy(room, &head, sizeof(head));
   if (key_bytes != 0) std::memcpy(room + kHeadBytes, rows.keys, key_bytes);
   std::memcpy(room + kHeadBytes + key_bytes, gradients, value_bytes);
-  mail_.end(clients_ + to);
+  mail_.end();
 }
 
 void Server::take_forward(int from, const Head& head, const Rows& rows,
@@ -387,10 +387,10 @@ void Server::answer(Head::Kind kind, int client, std::uint64_t id, std::int64_t 
   head.id = id;
   head.first = row;
   head.count = std::min(text.size(), kRoom);
-  std::byte* const room = mail_.begin(kHeadBytes + head.count);
+  std::byte* const room = mail_.begin(client, kHeadBytes + head.count);
   std::memcpy(room, &head, sizeof(head));
   if (head.count != 0) std::memcpy(room + kHeadBytes, text.data(), head.count);
-  mail_.end(client);
+  mail_.end();
 }
 
 // ---- pulls ----
@@ -426,7 +426,7 @@ void Server::answer_pull(const Head& head, const Rows& rows) {
   Head reply = head;
   reply.kind = Head::Kind::kValues;
   Coder coder = options_.coder(rows.count);
-  std::byte* const room = mail_.begin(kHeadBytes + coder.bytes());
+  std::byte* const room = mail_.begin(client, kHeadBytes + coder.bytes());
   std::memcpy(room, &reply, sizeof(reply));
   std::byte* values = room + kHeadBytes;
   if (coder.is_on()) {
@@ -438,7 +438,7 @@ void Server::answer_pull(const Head& head, const Rows& rows) {
                                      values + stretch.begin * row_bytes);
   }
   if (coder.is_on()) encode(coder, options_.dtype, values, room + kHeadBytes);
-  mail_.end(client);
+  mail_.end();
 }
 
 }  // namespace vol::ps

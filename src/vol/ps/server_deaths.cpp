@@ -93,10 +93,10 @@ void Server::send_copy(std::size_t number, const Range& source, int to, std::uin
   const auto send = [&](Head::Kind kind, std::uint64_t offset, std::span<const std::byte> body) {
     head.kind = kind;
     head.clock = offset;
-    std::byte* const room = mail_.begin(kHeadBytes + body.size());
+    std::byte* const room = mail_.begin(clients_ + to, kHeadBytes + body.size());
     std::memcpy(room, &head, sizeof(head));
     if (!body.empty()) std::memcpy(room + kHeadBytes, body.data(), body.size());
-    mail_.end(clients_ + to);
+    mail_.end();
   };
   send(Head::Kind::kCopyBegin, 0, {});
   std::uint64_t offset = 0;

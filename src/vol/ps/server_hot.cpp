@@ -78,14 +78,14 @@ void Server::send_values(const Head& head, std::span<const std::byte> values, in
   Head reply = head;
   reply.kind = Head::Kind::kValues;
   Coder coder = options_.coder(head.count);
-  std::byte* const room = mail_.begin(kHeadBytes + coder.bytes());
+  std::byte* const room = mail_.begin(client, kHeadBytes + coder.bytes());
   std::memcpy(room, &reply, sizeof(reply));
   if (coder.is_on()) {
     encode(coder, options_.dtype, values.data(), room + kHeadBytes);
   } else {
     std::memcpy(room + kHeadBytes, values.data(), values.size());
   }
-  mail_.end(client);
+  mail_.end();
 }
 
 void Server::ask_for_hot(const std::vector<std::int64_t>& keys, std::uint64_t clock, int parent) {
@@ -101,10 +101,10 @@ void Server::ask_for_hot(const std::vector<std::int64_t>& keys, std::uint64_t cl
   head.count = asked.size();
   head.keys = KeyForm::kListed;
   const std::size_t key_bytes = asked.size() * sizeof(std::int64_t);
-  std::byte* const room = mail_.begin(kHeadBytes + key_bytes);
+  std::byte* const room = mail_.begin(clients_ + parent, kHeadBytes + key_bytes);
   std::memcpy(room, &head, sizeof(head));
   std::memcpy(room + kHeadBytes, asked.data(), key_bytes);
-  mail_.end(clients_ + parent);
+  mail_.end();
 }
 
 void Server::take_hot_values(const Head& head, const Rows& rows, const std::byte* values) {

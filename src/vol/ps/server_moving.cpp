@@ -113,9 +113,9 @@ void Server::send_to_server(Head::Kind kind, std::uint64_t id, int to, std::uint
   head.kind = kind;
   head.id = id;
   head.clock = clock;
-  std::byte* const room = mail_.begin(kHeadBytes);
+  std::byte* const room = mail_.begin(clients_ + to, kHeadBytes);
   std::memcpy(room, &head, sizeof(head));
-  mail_.end(clients_ + to);
+  mail_.end();
 }
 
 // Begins, also anew (P11).

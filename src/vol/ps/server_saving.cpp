@@ -58,10 +58,10 @@ void Server::answer_read(const Head& head) {
   if (head.count > std::min(bytes.size(), kRoom)) throw_damaged(reading_, "too long a question");
   Head reply = head;
   reply.kind = Head::Kind::kBytes;
-  std::byte* const room = mail_.begin(kHeadBytes + head.count);
+  std::byte* const room = mail_.begin(own(), kHeadBytes + head.count);
   std::memcpy(room, &reply, sizeof(reply));
   std::memcpy(room + kHeadBytes, bytes.data(), head.count);
-  mail_.end(own());
+  mail_.end();
 }
 
 void Server::take_written(const Head& head) {

@@ -29,10 +29,10 @@ void Server::show() {
   head.kind = Head::Kind::kShown;
   const ShownAt at = shown_->at();
   for (int client = 0; client < clients_; ++client) {
-    std::byte* const room = mail_.begin(kHeadBytes + sizeof(at));
+    std::byte* const room = mail_.begin(client, kHeadBytes + sizeof(at));
     std::memcpy(room, &head, sizeof(head));
     std::memcpy(room + kHeadBytes, &at, sizeof(at));
-    mail_.end(client);
+    mail_.end();
   }
 }
 

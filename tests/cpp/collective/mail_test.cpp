@@ -116,6 +116,32 @@ TEST(Mail, MessagesThatAreLeftLyingStayInOrderUntilTheirSenderHasTakenSome) {
   expect_all_well(job);
 }
 
+// Rank 1 takes nothing until rank 2 has got all that rank 0 sent after it had filled slots for
+// rank 1.
+TEST(Mail, AReceiverThatTakesNothingLeavesSlotsToTheOthers) {
+  constexpr Number kMessages = 100;
+  testing_processes::Shared<std::atomic<bool>> is_served;
+  Job job(3, [&](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    Mail mail(group, "m", kSlot, 4);
+    const Turn turn(mail.turns(), "test");
+    std::vector<Number> next(3);
+    if (mail.rank() == 0) {
+      for (const int to : {1, 2}) {
+        for (Number number = 0; number < kMessages; ++number) send(mail, to, number);
+      }
+      CHECK_THAT(take_all(mail, next, [&] { return mail.waiting() == 0; }));
+    } else {
+      while (mail.rank() == 1 && !*is_served) std::this_thread::sleep_for(1ms);
+      CHECK_THAT(take_all(mail, next, [&] { return next[0] == kMessages; }));
+      if (mail.rank() == 2) *is_served = true;
+    }
+    group->barrier();
+    return 0;
+  });
+  expect_all_well(job);
+}
+
 TEST(Mail, MessagesForADeadRankAreDroppedAndHoldUpNoOthers) {
   Job job(3, [](Bootstrap& bootstrap) {
     const auto group = join(bootstrap);

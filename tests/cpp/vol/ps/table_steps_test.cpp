@@ -390,9 +390,9 @@ TEST(TableSteps, ACallEndsAtItsLimitWhereverInItAServerStopsAndHoweverSlowItIs) 
 }  // namespace vol::ps
 
 // In the place of the library's, which it calls.
-void dstorm::Mail::end(int to) {
+void dstorm::Mail::end() {
   vol::ps::before_message(rank());
   static const auto end =
-      reinterpret_cast<void (*)(Mail*, int)>(dlsym(RTLD_NEXT, "_ZN6dstorm4Mail3endEi"));
-  end(this, to);
+      reinterpret_cast<void (*)(Mail*)>(dlsym(RTLD_NEXT, "_ZN6dstorm4Mail3endEv"));
+  end(this);
 }
