@@ -171,6 +171,9 @@ void bind_process_group(py::module_& module) {
           },
           py::arg("tags"), py::arg("timeout"),
           "Wait for a message; the place of its tag in `tags`, or -1.", NoGil())
+      .def("check_room", &dstorm::Link::check_room, py::arg("tag"),
+           "Raise ConfigError if messages of other tags leave no room for one of this tag.",
+           NoGil())
       .def("shut", &dstorm::Link::shut, "Leave. Any thread, at any time.");
 }
 

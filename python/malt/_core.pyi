@@ -1397,6 +1397,10 @@ class Link:
         """
         Wait for a message; the place of its tag in `tags`, or -1.
         """
+    def check_room(self, tag: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Raise ConfigError if messages of other tags leave no room for one of this tag.
+        """
     def receive(self, data: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex, tag: typing.SupportsInt | typing.SupportsIndex, timeout: typing.SupportsFloat | typing.SupportsIndex, ended: list[None]) -> None:
         """
         Receive a message; `ended` as for try_send().

@@ -82,7 +82,7 @@ void Link::erase(Place message) {
 // From now on the message goes there.
 void Link::redirect(Message& message, std::byte* to) {
   if (!message.kept.empty()) std::memcpy(to, message.kept.data(), message.kept.size());
-  kept_ -= message.kept.size();
+  kept_ -= message.kept.capacity();
   message.kept = {};
   message.direct = to;
 }
@@ -90,7 +90,7 @@ void Link::redirect(Message& message, std::byte* to) {
 // Keeps a message that went to a caller's memory.
 void Link::keep(Message& message) {
   message.kept.assign(message.direct, message.direct + message.arrived);
-  kept_ += message.kept.size();
+  kept_ += message.kept.capacity();
   message.direct = nullptr;
 }
 
@@ -117,8 +117,9 @@ void Link::add(const Update& update) {
   if (message.direct != nullptr) {
     if (bytes != 0) std::memcpy(message.direct + message.arrived, part.data(), bytes);
   } else if (!message.is_dropped) {
+    kept_ -= message.kept.capacity();
     message.kept.insert(message.kept.end(), part.begin(), part.end());
-    kept_ += bytes;
+    kept_ += message.kept.capacity();
   }
   message.arrived += bytes;
   if (message.is_dropped && message.is_whole()) erase(std::prev(messages_.end()));
@@ -164,7 +165,7 @@ void Link::receive(std::span<std::byte> to, std::uint32_t tag, nanoseconds limit
         if (found->direct == nullptr) redirect(*found, to.data());
         if (found->is_whole()) break;
       }
-      if (is_full()) throw_full(tag);
+      throw_if_full(tag);
       if (take_in(deadline.left())) continue;
       throw TimeoutError(
           "no message with tag " + std::to_string(tag) + " came within " + format_seconds(limit),
@@ -188,7 +189,7 @@ void Link::drop(Place message, std::size_t wanted, const Deadline& deadline) {
   if (message->is_whole()) {
     erase(message);
   } else {
-    kept_ -= message->kept.size();
+    kept_ -= message->kept.capacity();
     message->kept = {};
     message->is_dropped = true;
     while (!messages_.empty() && messages_.back().is_dropped && take_in(deadline.left())) {
@@ -198,7 +199,8 @@ void Link::drop(Place message, std::size_t wanted, const Deadline& deadline) {
                     " bytes, and the tensor to receive it " + std::to_string(wanted));
 }
 
-void Link::throw_full(std::uint32_t tag) const {
+void Link::throw_if_full(std::uint32_t tag) const {
+  if (!is_full()) return;
   // The one that takes up the most room is the one to receive.
   const auto largest = std::ranges::max_element(messages_, {}, &Message::size);
   throw ConfigError(
@@ -208,6 +210,11 @@ void Link::throw_full(std::uint32_t tag) const {
       std::to_string(largest->bytes) + " bytes with tag " + std::to_string(largest->tag) +
       "), which nobody has received and which fill the " + std::to_string(kMostKept >> 20) +
       " MiB that are kept of such; receive that one first, or send this one before it");
+}
+
+void Link::check_room(std::uint32_t tag) const {
+  const Turn turn(segment_.turns(), "receive", segment_.options().name);
+  throw_if_full(tag);
 }
 
 int Link::await(std::span<const std::uint32_t> tags, nanoseconds limit) {

@@ -55,6 +55,10 @@ class Link {
   // `tags`, or -1 when the time is up. Throws PeerError if the sender is dead.
   int await(std::span<const std::uint32_t> tags, std::chrono::nanoseconds limit);
 
+  // For a tag for which await() has found nothing: throws ConfigError, as receive() does, if
+  // messages of other tags fill what is kept.
+  void check_room(std::uint32_t tag) const;
+
   void shut() noexcept { segment_.shut(); }
 
  private:
@@ -66,7 +70,7 @@ class Link {
     std::byte* direct = nullptr;  // where it goes at once, instead of `kept`
     bool is_dropped = false;      // it goes nowhere; only while it arrives
     bool is_whole() const { return arrived == bytes; }
-    std::size_t size() const { return sizeof(Message) + kept.size(); }
+    std::size_t size() const { return sizeof(Message) + kept.capacity(); }
   };
 
   using Place = std::list<Message>::iterator;
@@ -80,7 +84,7 @@ class Link {
   void redirect(Message& message, std::byte* to);
   void keep(Message& message);
   [[noreturn]] void drop(Place message, std::size_t wanted, const Deadline& deadline);
-  [[noreturn]] void throw_full(std::uint32_t tag) const;
+  void throw_if_full(std::uint32_t tag) const;
   [[noreturn]] void throw_dead() const;
 
   Segment segment_;

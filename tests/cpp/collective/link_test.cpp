@@ -222,10 +222,18 @@ TEST(Link, MessagesOfOtherTagsFillWhatIsKeptAndNoMore) {
       CHECK_THAT(said.find("fill the 64 MiB") != std::string::npos);
       const std::uint32_t tags[] = {2};
       CHECK_THAT(link.await(tags, 10ms) == -1);
+      bool is_full = false;
+      try {
+        link.check_room(2);
+      } catch (const ConfigError& error) {
+        is_full = said == error.what();
+      }
+      CHECK_THAT(is_full);
       group->barrier();
       for (std::size_t k = 0; k < kFits + 20; ++k) {
         CHECK_THAT(receive(link, kPart, 1) == message(kPart, 1));
       }
+      link.check_room(2);
       CHECK_THAT(receive(link, 10, 2) == message(10, 2));
     }
     group->barrier();

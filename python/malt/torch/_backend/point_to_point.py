@@ -223,6 +223,18 @@ class Receiver:
         finally:
             self._busy.release()
 
+    def check_room(self, tag: int) -> None:
+        """Check that a message of this tag can come, though others have not been received.
+
+        Raises:
+            ConfigError: they fill the memory that there is for them.
+        """
+        if self._end.is_made and self._busy.acquire(blocking=False):
+            try:
+                self._end.link(0).check_room(tag)
+            finally:
+                self._busy.release()
+
     def _take(
         self,
         tensor: torch.Tensor,
@@ -364,6 +376,8 @@ class Mail:
                 if gone.issuperset(others):
                     raise errors.PeerError("all other ranks are dead", others)
                 if time_left(deadline) == 0:
+                    for rank in sorted({*others} - gone):
+                        self._receiver(rank).check_room(tag)
                     raise errors.TimeoutError("no message came", others)
             time.sleep(_NAP_SECONDS)
 
