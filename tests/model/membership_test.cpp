@@ -408,7 +408,7 @@ TEST(Membership, HalfGoesOnAsTheTieRuleSays) {
 }
 
 // Two pairs of ranks notice the same cut, one later than the other: rank 1 is cut off, not rank 2.
-TEST(Membership, WhoHasNotBeenReachedForLongIsAccusedSoonerOnceAnybodyIs) {
+TEST(Membership, RankUnreachedForLongIsAccusedSoonerOnceAnotherIs) {
   Membership own = member(0, 3);
   own.reach(1, kNow - kTimeout * 4 / 5);
   own.tick(kNow);
@@ -426,7 +426,7 @@ TEST(Membership, WhoHasNotBeenReachedForLongIsAccusedSoonerOnceAnybodyIs) {
   EXPECT_EQ(own.record().proposed_members, (std::vector{0, 2}));
 }
 
-TEST(Membership, WhoHasEndedForOneOfAFewOnlyIsWaitedFor) {
+TEST(Membership, RankBuriedByOneOfAFewMembersIsWaitedFor) {
   Membership own = member(1, 5);
   for (const int ended : {0, 3, 4}) own.bury(ended, kNow);
   own.tick(kNow);
@@ -475,7 +475,7 @@ TEST(Membership, OnlyMembersOfTheEpochSayWhoHasEnded) {
   EXPECT_TRUE(own.ended_elsewhere().empty());
 }
 
-TEST(Membership, WhoDoesNotGetOnWithAProposalMakesAnother) {
+TEST(Membership, ProposerThatDoesNotGetOnMakesAnotherProposal) {
   Membership own = member(0, 3);
   own.bury(2, kNow);
   own.tick(kNow);

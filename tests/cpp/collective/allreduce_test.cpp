@@ -356,7 +356,7 @@ TEST(Allreduce, OneThatHasHeardTheLastWordOfTheDyingTellsTheOthers) {
 }
 
 // The same, but rank 0 leaves the job after its commit: its last message arrives before its leave.
-TEST(Allreduce, WhatOneHasCommittedThatLeavesTheOthersCommit) {
+TEST(Allreduce, OthersCommitTheResultOfARankThatLeaves) {
   Shared<Results> results;
   Job job(4, [&](Bootstrap& bootstrap) {
     const auto group = join(bootstrap);
@@ -400,7 +400,7 @@ TEST(Allreduce, WithoutTheLastWordOfTheDyingNobodyCommitsWithIt) {
 }
 
 // A8. Rank 0 has said "have all" when its time is up, so the others commit without it.
-TEST(Allreduce, WhatOthersCommitAfterOneGaveUpIsTheResultOfItsNextCall) {
+TEST(Allreduce, NextCallOfARankThatGaveUpReturnsTheResultThatOthersCommitted) {
   Shared<Results> results;
   Job job(4, [&](Bootstrap& bootstrap) {
     const auto group = join(bootstrap);

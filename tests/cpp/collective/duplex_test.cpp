@@ -109,7 +109,7 @@ TEST(Duplex, ASpareSlotIsLeftForTrySend) {
   expect_all_well(job);
 }
 
-TEST(Duplex, WhatDoesNotFitIsRefusedAndNothingIsTaken) {
+TEST(Duplex, MessageThatDoesNotFitIsRefusedAndNotTaken) {
   Job job(2, [](Bootstrap& bootstrap) {
     const auto group = join(bootstrap);
     Duplex duplex(group, "d", 1 - group->rank(), kRoom, 2);
@@ -144,7 +144,7 @@ TEST(Duplex, WhatDoesNotFitIsRefusedAndNothingIsTaken) {
   expect_all_well(job);
 }
 
-TEST(Duplex, WhatADeadRankSentIsTakenAndThenItIsNamed) {
+TEST(Duplex, MessagesOfADeadRankAreTakenAndThenItIsNamed) {
   Shared<std::atomic<bool>> has_looked;
   Job job(2, [&](Bootstrap& bootstrap) {
     const auto group = join(bootstrap);

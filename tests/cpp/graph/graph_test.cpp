@@ -450,7 +450,7 @@ TEST(SpectralGap, OfADirectedCycleIsItsClosedForm) {
 // W = [[1/2, 0, 1/2], [1/2, 1/2, 0], [1/3, 1/3, 1/3]] has the stationary distribution (4, 2, 3)/9.
 // The trace of D W D^-1 W^T without the eigenvalue 1 is s^2 + t^2, and its determinant is s^2 t^2 =
 // det(W)^2.
-TEST(SpectralGap, WhereColumnsDoNotAddUpIsTakenInTheStationaryNorm) {
+TEST(SpectralGap, IsTakenInTheStationaryNormIfColumnsDoNotAddUp) {
   const Graph graph = Graph::edges({{0, 1}, {1, 2}, {2, 0}, {0, 2}});
   const double weight[3][3] = {{1. / 2, 0, 1. / 2}, {1. / 2, 1. / 2, 0}, {1. / 3, 1. / 3, 1. / 3}};
   const double stationary[3] = {4. / 9, 2. / 9, 3. / 9};

@@ -510,7 +510,7 @@ TEST(Downlink, IterationCanBeHeld) {
   expect_broken(cases);
 }
 
-TEST(Downlink, WhatIsKnownAlreadyChangesNothing) {
+TEST(Downlink, RepeatedAndOldFramesChangeNothing) {
   const Site site;
   Peer peer(site);
   peer.say(honest(1) + honest(2) + honest(3));
@@ -598,7 +598,7 @@ TEST(Downlink, NothingComesAfterLeave) {
   }
 }
 
-TEST(Downlink, WhoHasSaidGoodbyeMayGo) {
+TEST(Downlink, SenderMayDisconnectAfterItsGoodbye) {
   const Site site;
   Peer peer(site);
   peer.say(honest(1) + frame(FrameKind::kLeave, 0));
@@ -786,7 +786,7 @@ std::size_t resident_bytes() {
 }
 
 // Every rank here has closed the segment. Its frames are skipped, whatever lengths they give.
-TEST(Downlink, WhatIsForAClosedSegmentTakesNoRoom) {
+TEST(Downlink, FramesOfAClosedSegmentTakeNoMemory) {
   Site site;
   site.attach(kSegment + 1);
   site.attach(kSegment + 2);

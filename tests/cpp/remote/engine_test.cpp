@@ -209,7 +209,7 @@ TEST(Engine, CallersThatNoRankElsewhereCanBeAreRefused) {
   EXPECT_TRUE(job.goes_on());
 }
 
-TEST(Engine, WhoHasLeftCannotComeBack) {
+TEST(Engine, RankThatHasLeftCannotConnectAgain) {
   RunningJob job;
   Caller leaving(job, kElsewhere, 1'000'000);
   send_text(leaving.stream, text_of({FrameKind::kLeave, 0, 0}));
@@ -289,7 +289,7 @@ TEST(Engine, HalfOpenFloodLeavesTheJobAlone) {
 
 // ---- Goodbyes ----
 
-TEST(Engine, WhoLeavesWhileOthersStayIsThroughAtOnce) {
+TEST(Engine, LeaveReturnsAtOnceWhileOthersStay) {
   const testing_processes::Shared<std::atomic<bool>> is_through;
   testing_processes::Job job(2, [&](Bootstrap& bootstrap) {
     GroupOptions options;
@@ -325,7 +325,7 @@ TEST(Engine, LeavesWhileAnotherThreadDrivesIt) {
 
 // A connection that is full of one segment's update carries the updates of the others in the order
 // in which they were made, and not that segment's next update first.
-TEST(Engine, WhatWasWrittenFirstArrivesFirstThroughAConnectionThatWasFull) {
+TEST(Engine, UpdatesArriveInTheOrderWrittenThroughAConnectionThatWasFull) {
   constexpr std::uint64_t kRounds = 3;
   constexpr std::size_t kLong = std::size_t{16} << 20;  // more than sockets hold
   const testing_processes::Shared<std::atomic<pid_t>> reader;
@@ -393,7 +393,7 @@ TEST(Engine, BurstThatNothingFollowsComesSoon) {
   testing_processes::expect_all_well(job);
 }
 
-TEST(Engine, WhatMayLagComesThoughItsSenderIsKilled) {
+TEST(Engine, UpdateThatMayLagArrivesThoughItsSenderIsKilled) {
   testing_processes::Job job(2, [&](Bootstrap& bootstrap) {
     GroupOptions options;
     options.transport = "tcp";

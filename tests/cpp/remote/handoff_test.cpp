@@ -57,7 +57,7 @@ TEST(Handoff, WishWakesAThreadThatSleepsAndNoOther) {
   EXPECT_TRUE(is_rung(handoff));
 }
 
-TEST(Handoff, WhatIsHeldBackKeepsTheThreadFromSleeping) {
+TEST(Handoff, HeldBackChangeKeepsTheThreadFromSleeping) {
   Handoff handoff;
   handoff.hold_back();
   EXPECT_FALSE(is_rung(handoff));
@@ -104,7 +104,7 @@ TEST(Handoff, ThreadComesBackWhenItsLimitIsOver) {
   EXPECT_FALSE(is_rung(handoff));
 }
 
-TEST(Handoff, WhatIsHeldBackIsLookedAtSoon) {
+TEST(Handoff, HeldBackChangeBringsTheThreadBackSoon) {
   Handoff handoff;
   handoff.hold_back();
   handoff.stay_away(false, 60s);  // the rank takes no turn: it ends after kHeldBack

@@ -170,7 +170,7 @@ TEST(Group, IsLeftWhereARoundOfTheFirstSegmentHasBeenKept) {
 
 class Regroup : public testing::TestWithParam<Policy> {};
 
-TEST_P(Regroup, WhatIsPendingComesAlongAndCountersGoOn) {
+TEST_P(Regroup, PendingUpdatesComeAlongAndCountersGoOn) {
   const Policy policy = GetParam();
   Shared<std::atomic<int>> ready;
   Job job(3, [&](Bootstrap& bootstrap) {

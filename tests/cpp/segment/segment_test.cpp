@@ -203,7 +203,7 @@ TEST(Group, WaitThatIsRungAllTheTimeIsInterruptedAtANewEpoch) {
   EXPECT_EQ(job.wait_all(), (std::vector<int>{0, 0, 128 + SIGKILL}));
 }
 
-TEST(Group, WhoLeavesIsNotWaitedFor) {
+TEST(Group, BarrierDoesNotWaitForARankThatLeft) {
   Job job(3, [](Bootstrap& bootstrap) {
     const auto group = join(bootstrap);
     group->barrier();
@@ -397,7 +397,7 @@ TEST(Segment, LatestNeverBlocksAndGathersOnlyTheNewest) {
   expect_all_well(job);
 }
 
-TEST(Segment, WhoAwaitsAnUpdateWakesForOneAndForADeathAndAtTheTimeLimit) {
+TEST(Segment, AwaitUpdateWakesForAnUpdateAndADeathAndAtTheTimeLimit) {
   Job job(3, [](Bootstrap& bootstrap) {
     const auto group = join(bootstrap);
     Segment segment(group, small());

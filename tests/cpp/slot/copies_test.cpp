@@ -101,7 +101,7 @@ TEST(Copies, AsManyAsRanksAreEnoughWhoeverIsStopped) {
   }
 }
 
-TEST(Copies, WhereOthersHoldAllThereAreTheNextIsToldSo) {
+TEST(Copies, TakeReportsOccupiedWhileOthersHoldAllCopies) {
   Table table(2);
   table.take(1, 0);
   table.take(2, 1);

@@ -593,7 +593,7 @@ TEST_P(SlotThreads, QueueDeliversEveryUpdateOnceAndInOrder) {
 }
 
 // S6. Two thousand tickets take a while to write, and the reader's ticket is the last.
-TEST(SlotThreads, WhoSeesTheClockSeesTheTickets) {
+TEST(SlotThreads, ReaderThatSeesTheClockSeesTheTickets) {
   constexpr int kReader = 2000;
   Box box(kReader + 1, 1, 8);
   const std::uint64_t updates = updates_to_send() / 2;

@@ -468,7 +468,7 @@ TEST(Listener, CallsOfOneOriginAreAnsweredInRandomOrder) {
 }
 
 // D4.
-TEST(Listener, WhoHasBeenAnsweredDoesNotMakeWayForNewcomers) {
+TEST(Listener, AnsweredConnectionDoesNotMakeWayForNewcomers) {
   const Limit limit;
   limit.set(4096);
   TlsEnds tls;

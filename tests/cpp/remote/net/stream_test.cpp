@@ -114,7 +114,7 @@ TEST_P(AnyStream, SendsAndReceivesInParts) {
 // More bytes than any buffer holds, which the receiver takes in odd pieces, so that sends are cut
 // at every place. The bytes of a send that moved nothing are not sent later: another message of a
 // queue may be first by then.
-TEST_P(AnyStream, WhatMayLagGoesWithWhatFollowsOrWhenItIsPushedOrAtTheEnd) {
+TEST_P(AnyStream, BytesThatMayLagGoWithLaterBytesOrAPushOrAtTheEnd) {
   ASSERT_EQ(carry(caller(), callee(), "first"), "first");
   const auto lag = [&] {
     const iovec part{const_cast<char*>("lag "), 4};
@@ -231,7 +231,7 @@ TEST_P(AnyStream, ResetIsAFailureThatStays) {
   EXPECT_FALSE(caller().wants_write());
 }
 
-TEST(Stream, WhatHasComeIsReceivedThoughNothingCanBeSentAnyMore) {
+TEST(Stream, ArrivedBytesAreReceivedThoughSendsFail) {
   Pair pair;
   ASSERT_TRUE(eventually([&] { return send_text(*pair.caller, "x").bytes == 1; }));
   ASSERT_TRUE(eventually([&] { return send_text(*pair.callee, "last words").bytes > 0; }));

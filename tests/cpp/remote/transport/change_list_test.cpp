@@ -45,7 +45,7 @@ TEST(ChangeList, ItemThatChangesWhileItIsHandedOverComesAgain) {
   EXPECT_EQ(taken(list), std::vector<std::size_t>{1});
 }
 
-TEST(ChangeList, WhatIsListedLivesUntilItIsTakenOrTheListEnds) {
+TEST(ChangeList, ListedItemLivesUntilItIsTakenOrTheListEnds) {
   auto list = std::make_unique<ChangeList<Item>>();
   auto item = std::make_shared<Item>(7);
   const std::weak_ptr<Item> seen = item;

@@ -84,7 +84,7 @@ TEST(Edition, ARankThatJoinsHasAClockOfWhichNoServerHasAppliedPushes) {
   EXPECT_EQ(Edition(All(2), 1).clocks, (std::vector<std::uint64_t>{0, 0}));
 }
 
-TEST(Edition, WhatARankBringsIsReadAsItWasWritten) {
+TEST(Edition, BroughtDataAreReadAsTheyWereWritten) {
   Brought brought = *three_holders()[1];
   brought.has_closed = 1;
   brought.ranks = {1, 2};

@@ -103,7 +103,7 @@ TEST(TableFilters, ACodecKeepsWhatItCanRepresent) {
   }
 }
 
-TEST(TableFilters, WhatIsHeldBackIsSentWhenItReachesTheThresholdOrByWaitOrAtTheEnd) {
+TEST(TableFilters, HeldBackRowsAreSentAtTheThresholdOrByWaitOrAtTheEnd) {
   Shared<std::atomic<bool>> has_seen;
   TableOptions options = options_of(100'000, 1);
   options.threshold = 1;

@@ -114,7 +114,7 @@ TEST(TableHot, NoServerIsAskedByAllAndEachAsksOnceAClock) {
 }
 
 // (d): at staleness 0 a death changes nothing that the others see, but for the dead rank's pushes.
-TEST(TableHot, WhatADeadServerWasAskedIsAskedOfAnother) {
+TEST(TableHot, RequestsToADeadServerAreSentToAnother) {
   for (const int victim : {0, 1, 2, 3}) {
     Shared<Posts> posts;
     Job job(5, [&](dstorm::Bootstrap& bootstrap) {

@@ -381,7 +381,7 @@ TEST(TableMoves, ARankThatJoinsWhileOthersClosePushesAfterTheirLastClock) {
   for (int rank : {0, 1, 2}) EXPECT_EQ(job.wait(rank), 0) << rank;
 }
 
-TEST(TableMoves, WhatIsHeldBackGoesAlong) {
+TEST(TableMoves, HeldBackPushesSurviveAMove) {
   Shared<Scene> scene;
   Job job(3, [&](dstorm::Bootstrap& bootstrap) {
     const int rank = bootstrap.rank();

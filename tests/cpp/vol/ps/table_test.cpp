@@ -6,7 +6,7 @@
 namespace vol::ps {
 namespace {
 
-TEST(Table, WhatAllRanksPushIsThereOnce) {
+TEST(Table, PushesOfAllRanksAreAppliedOnce) {
   for (const std::size_t width : {std::size_t{1}, std::size_t{16}, std::size_t{5000}}) {
     const std::int64_t rows = 3000;
     run_ranks(3, options_of(rows, width), [&](Rank& one) {
