@@ -89,7 +89,7 @@ def test_missing_rank_is_named_at_the_time_limit(comm: Any) -> None:
         time.sleep(1)
 
 
-def test_what_is_no_communicator_is_refused() -> None:
+def test_invalid_communicator_is_refused() -> None:
     for wrong, match in (
         (object(), "not builtins.object"),
         (3, "not builtins.int"),

@@ -108,7 +108,7 @@ MUTANTS = {
         "arguments",
         '    check_alike(together.call, {rank: report["alike"] for rank, report in told.items()})',
         "",
-        f"{ARGUMENTS}::test_what_does_not_fit_is_refused_on_all_ranks",
+        f"{ARGUMENTS}::test_bad_arguments_are_refused_on_all_ranks",
     ),
 }
 

@@ -18,7 +18,7 @@ def test_list_and_table_after_a_line_get_an_empty_line_before() -> None:
     assert adapt("Text:\n| a |\n|---|\n| 1 |\n")[0] == "Text:\n\n| a |\n|---|\n| 1 |\n"
 
 
-def test_what_is_inside_a_list_is_indented_twice_as_far() -> None:
+def test_content_of_a_list_is_indented_twice_as_far() -> None:
     text, _ = adapt("- a\n  - b\n  ```python\n  if x:\n      y\n  ```\n\nText\n  more\n")
     assert text == "- a\n    - b\n    ```python\n    if x:\n        y\n    ```\n\nText\n  more\n"
 

@@ -178,7 +178,7 @@ def test_sparse_indices_of_others_are_checked(
         (("model.npz", {}), r"leave out \.npz"),
     ],
 )
-def test_what_cannot_be_saved_is_refused(
+def test_save_refuses_bad_arguments_and_writes_nothing(
     alone: None, tmp_path: Path, arguments: tuple[Any, ...], message: str
 ) -> None:
     path, *rest = arguments
@@ -295,7 +295,7 @@ def test_an_average_of_integers_is_exact_however_large_they_are(tmp_path: Path) 
         assert s == n["int64"]
 
 
-def test_what_has_no_mean_says_so(tmp_path: Path) -> None:
+def test_restore_on_more_ranks_refuses_booleans_as_they_have_no_mean(tmp_path: Path) -> None:
     body = """
 malt.init()
 tell(error=error_of(call, "../c", {"mask": np.array([True])}))

@@ -268,7 +268,9 @@ def make_junk(folder: Path) -> list[str]:
     return looking
 
 
-def test_what_is_no_checkpoint_is_passed_over(two: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_entries_that_are_no_checkpoint_are_passed_over(
+    two: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     looking, w = make_junk(two), np.zeros(3)
     restored = malt.restore(two, {"w": w})
     assert restored is not None
@@ -280,7 +282,7 @@ def test_what_is_no_checkpoint_is_passed_over(two: Path, caplog: pytest.LogCaptu
     ]
 
 
-def test_what_is_no_checkpoint_is_neither_kept_nor_removed_in_place_of_one(
+def test_save_neither_counts_nor_removes_entries_that_are_no_checkpoint(
     two: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     make_junk(two)

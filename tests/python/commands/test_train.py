@@ -170,7 +170,7 @@ def test_ratings_are_factorised(folder: Path, capfd: pytest.CaptureFixture[str])
     )
 
 
-def test_what_was_at_out_stays_until_there_is_something_new(
+def test_predict_keeps_the_old_file_at_out_until_it_has_labels(
     digits: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert malt(capfd, "train svm train.svm --passes 1 -q --out m.npz")[0] == 0
@@ -208,7 +208,7 @@ def test_the_model_is_saved_before_anything_is_measured(
         (MemoryError("8 PiB"), "rank 1: MemoryError: 8 PiB"),
     ],
 )
-def test_what_a_rank_fails_of_is_said_in_a_line(
+def test_failure_of_a_rank_is_reported_without_a_traceback(
     digits: Path,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -463,7 +463,7 @@ def test_ctrl_c_saves_what_has_been_learnt(digits: Path) -> None:
         ("predict nothing.npz test.svm", "nothing.npz: there is no such file"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line(
+def test_misuse_is_reported_without_a_traceback(
     digits: Path,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

@@ -35,7 +35,7 @@ BAD: list[tuple[str, list[str]]] = [
 ]
 
 
-def test_what_does_not_fit_is_refused_on_all_ranks(tmp_path: Path) -> None:
+def test_bad_arguments_are_refused_on_all_ranks(tmp_path: Path) -> None:
     calls = "".join(f"error_of(lambda: malt.optimize.Consensus({call})),\n" for call, _ in BAD)
     result = run_job(
         tmp_path, 2, f"malt.init(timeout=60)\ntell(errors=[{calls}], one=error_of(bool))\n"

@@ -232,7 +232,7 @@ def test_several_deaths_repeat_only_the_chunks_in_hand() -> None:
         job.check(13)
 
 
-def test_what_one_rank_alone_has_heard_survives_it_as_soon_as_it_has_told_another() -> None:
+def test_report_known_to_one_rank_alone_survives_it_once_another_has_noted_its_death() -> None:
     for job in jobs(range(150), 5, 13, hosts=(False,)):
         line = job.rng.sample(range(5), 4)  # each hears alone of the one before, and dies
         for _ in range(job.rng.randrange(60)):
@@ -264,7 +264,7 @@ def test_many_that_come_back_and_die_again_repeat_only_the_chunks_in_hand(passes
         job.check(13)
 
 
-def test_who_has_come_back_has_its_chunks_again_in_a_later_pass() -> None:
+def test_rejoined_rank_has_its_chunks_again_in_a_later_pass() -> None:
     for seed in range(20):
         job = Job(seed, 4, 12, 6, one_host=seed % 2 == 0, lockstep=False)
         job.run({20: 2}, {30: 2})

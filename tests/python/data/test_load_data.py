@@ -303,7 +303,7 @@ def test_two_ranks_read_two_parts_of_one_file_and_agree_on_the_features(job: Res
     assert job.each("all") == [(1, 1), (1, 1)]
 
 
-def test_what_fails_on_one_rank_raises_on_all(job: Result) -> None:
+def test_failure_on_one_rank_raises_on_all(job: Result) -> None:
     for error in job.each("one"):
         assert error.kind == "ConfigError"
         assert error.says("no rows for rank 1 of 2", "all files together have 1", "shard=False")

@@ -143,7 +143,7 @@ def test_wrong_arguments_are_refused(
 # ---- Several ranks ----
 
 
-def test_what_ranks_disagree_on_is_told_on_all(tmp_path: Path) -> None:
+def test_disagreement_of_ranks_raises_on_all(tmp_path: Path) -> None:
     result = run_job(
         tmp_path,
         2,
@@ -198,7 +198,7 @@ tell(seen=seen, turns=turns)
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("seed", range(6))
-def test_what_the_dead_have_not_finished_is_trained_on_by_the_survivors(
+def test_survivors_train_on_the_unfinished_chunks_of_the_dead(
     tmp_path: Path, transport: str, seed: int
 ) -> None:
     rng = random.Random(seed)
@@ -506,6 +506,6 @@ class NoSteps:
 @pytest.mark.parametrize(
     "data", [np.array(1), NoSteps(), 5, None], ids=["0-d", "no steps", "int", "None"]
 )
-def test_what_has_no_rows_is_refused(alone: None, data: Any) -> None:
+def test_data_without_rows_are_refused(alone: None, data: Any) -> None:
     with pytest.raises(malt.ConfigError, match=r"cannot (be shared|share) out"):
         malt.shard(data)

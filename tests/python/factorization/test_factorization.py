@@ -99,7 +99,7 @@ def test_is_an_estimator_to_scikit_learn() -> None:
     assert search.best_params_ == {"lr": 0.05}
 
 
-def test_who_has_no_ratings_gets_the_mean_and_the_other_bias() -> None:
+def test_user_without_ratings_gets_the_mean_and_the_item_bias() -> None:
     fitted = model(shape=(SHAPE[0] + 5, SHAPE[1])).fit(RATINGS)
 
     assert not fitted.user_factors_[-5:].any()

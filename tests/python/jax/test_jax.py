@@ -110,7 +110,7 @@ def test_graphs_and_names_have_vectors_of_their_own(job: Result) -> None:
         assert told["apart"] == (100.0, 200.0)
 
 
-def test_what_cannot_be_exchanged_is_named(job: Result) -> None:
+def test_unfit_trees_and_settings_are_refused(job: Result) -> None:
     for told in job.told:
         assert told["flag"].kind == "ConfigError"
         assert told["flag"].says("['layer'][0] has dtype bool", ".astype()")

@@ -115,7 +115,7 @@ class ShortBootstrap(malt.jobs.Bootstrap):
         (ShortBootstrap(2), "the bootstrap's rank 2 is not one of its 2"),
     ],
 )
-def test_what_is_no_bootstrap_is_refused(bootstrap: object, says: str) -> None:
+def test_invalid_bootstrap_is_refused(bootstrap: object, says: str) -> None:
     with pytest.raises(malt.ConfigError, match=says):
         malt.init(bootstrap=bootstrap)  # type: ignore[arg-type]
 

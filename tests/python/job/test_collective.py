@@ -40,7 +40,7 @@ tell(
         assert told["setting"] == {"lr": 0.1, ("a", 1): [b"x", None]}
 
 
-def test_what_cannot_be_is_an_error_on_all_ranks(tmp_path: Path) -> None:
+def test_invalid_call_is_an_error_on_all_ranks(tmp_path: Path) -> None:
     result = run_job(
         tmp_path,
         2,

@@ -183,7 +183,7 @@ def test_the_wrong_rank_and_what_does_not_fit_are_refused(job: Result) -> None:
         assert refused(job.told[rank]["closed"], "is closed")
 
 
-def test_what_was_sent_before_a_close_is_received(job: Result) -> None:
+def test_array_sent_before_a_close_is_received(job: Result) -> None:
     told = job.told[1]
 
     assert told["last"] == [5]

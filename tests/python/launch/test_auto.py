@@ -43,7 +43,7 @@ def test_pod_finds_its_number_and_node_0(
         ([f"train-1.{DOMAIN}"], {"JOB_COMPLETION_INDEX": "2"}, "NAME-NUMBER"),
     ],
 )
-def test_what_is_no_such_pod_is_refused(
+def test_pod_of_no_indexed_job_is_refused(
     monkeypatch: pytest.MonkeyPatch, names: list[str], environ: dict[str, str], says: str
 ) -> None:
     in_pod(monkeypatch, "train-1", names)

@@ -87,7 +87,7 @@ def test_a_job_grows_and_shrinks_and_grows_again(tmp_path: Path, transport: str)
     assert job.told(2)["late"] == 2
 
 
-def test_who_leaves_leaves_what_it_has_sent_and_goes_on_alone(tmp_path: Path) -> None:
+def test_updates_of_a_leaving_rank_arrive_and_it_goes_on_alone(tmp_path: Path) -> None:
     result = run_job(
         tmp_path,
         3,

@@ -134,7 +134,7 @@ def test_a_job_of_two_nodes_grows_and_shrinks_evenly(start: Start) -> None:
     assert training.finish() == [0, 0], training.output
 
 
-def test_who_is_lost_with_a_node_is_replaced_on_another(
+def test_ranks_of_a_lost_node_are_replaced_on_another(
     start: Callable[[int, str], Training],
 ) -> None:
     training = start(2, "2:4")
@@ -407,7 +407,7 @@ def launched() -> Iterator[tuple[Server, Node]]:
     node.abort()
 
 
-def test_who_is_no_rank_of_the_job_is_not_let_in(launched: tuple[Server, Node]) -> None:
+def test_process_that_is_no_rank_of_the_job_is_refused(launched: tuple[Server, Node]) -> None:
     server, _ = launched
     with pytest.raises(ConfigError, match="rank 1 has ended, or was lost with its node"):
         Client(server.address, bytes.fromhex(KEY), 1, 2, 5)

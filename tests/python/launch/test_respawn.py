@@ -117,7 +117,7 @@ def test_a_killed_rank_comes_back_and_all_finish(
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
-def test_who_comes_back_repeats_no_step(tmp_path: Path, transport: str) -> None:
+def test_rejoining_rank_repeats_no_step(tmp_path: Path, transport: str) -> None:
     """The others have made the step of their round when they go over."""
     script = LOOP.replace("1.0 + rank", "0.0").replace("0.001", "1.0")
     script = script.replace("w =", "malt.barrier()\nw =", 1)
@@ -220,7 +220,7 @@ def test_the_others_go_on_while_the_one_that_comes_back_loads_its_data(tmp_path:
     assert result.code == 0, result.output
 
 
-def test_who_comes_back_has_the_values_of_the_lowest_of_the_others(tmp_path: Path) -> None:
+def test_rejoining_rank_has_the_values_of_the_lowest_other_rank(tmp_path: Path) -> None:
     result = run_job(
         tmp_path,
         3,
@@ -319,7 +319,7 @@ tell(restarts=malt.jobs.restarts())
     assert min(result.each("restarts")) >= 1
 
 
-def test_who_comes_back_with_other_vectors_is_left_out_and_says_so(tmp_path: Path) -> None:
+def test_rejoining_rank_with_other_vectors_is_refused_and_says_why(tmp_path: Path) -> None:
     script = LOOP.replace("np.full(3000", "np.full(3000 + malt.jobs.restarts()", 1)
     with start(tmp_path, script=script, respawn="--respawn=1") as job:
         job.await_told("at")

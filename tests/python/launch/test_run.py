@@ -37,7 +37,7 @@ def test_the_program_begins_at_the_first_word_that_no_option_takes(options: str)
 
 
 @pytest.mark.parametrize("options", [(), ("--respawn",)])
-def test_what_a_rank_starts_does_not_inherit_the_jobs_key(
+def test_child_of_a_rank_does_not_inherit_the_jobs_key(
     script: Script, options: tuple[str, ...]
 ) -> None:
     path = script("""

@@ -159,9 +159,7 @@ def test_a_pool_that_reaches_the_limit_on_processes_says_so(
 # The size of files, which memory files have too
 
 
-def test_what_cannot_be_written_is_said_with_the_limit_on_files(
-    script: Script, tmp_path: Path
-) -> None:
+def test_lost_output_is_reported_with_the_limit_on_files(script: Script, tmp_path: Path) -> None:
     path = script("print('x' * 40_000, flush=True)\nprint('y' * 40_000, flush=True)")
     with (tmp_path / "out").open("wb") as out:
         done = subprocess.run(

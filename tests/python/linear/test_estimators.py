@@ -167,7 +167,7 @@ def test_partial_fit_goes_on_where_it_was() -> None:
     assert np.array_equal(restored.coef_, parts.partial_fit(*TRAIN).coef_)
 
 
-def test_what_was_not_trained_at_first_is_trained_next() -> None:
+def test_partial_fit_trains_after_a_refused_first_call() -> None:
     model = malt.learn.SGDClassifier(exchange="gradient")
     with pytest.raises(ValueError, match="learning_rate is 'optimal'"):
         model.partial_fit(*TRAIN, classes=np.unique(TRAIN[1]))

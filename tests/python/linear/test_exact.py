@@ -376,7 +376,7 @@ def test_scikit_learns_checks_pass(kind: Any) -> None:
 @pytest.mark.parametrize("kind", [sparse.csr_matrix, np.asarray])
 @pytest.mark.parametrize("ranks", [None, 2])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_what_is_not_finite_is_found_wherever_it_is(
+def test_infinite_and_nan_values_are_found_in_any_row(
     kind: Any, ranks: int | None, value: float
 ) -> None:
     """The ranks look for it, each in its own rows."""

@@ -155,6 +155,6 @@ def test_a_model_goes_on_where_its_arrays_were_left():
         ),
     ],
 )
-def test_what_does_not_fit_is_refused(call, words):
+def test_unfit_arrays_and_options_are_refused(call, words):
     with pytest.raises(malt.ConfigError, match=words):
         call()

@@ -207,7 +207,7 @@ def test_a_loop_of_partial_fit_over_chunks(digits: str) -> None:
         ({}, {"sample_weight": Y}, "sample_weight is given beside malt.data.Chunks"),
     ],
 )
-def test_what_cannot_be_streamed_is_said(
+def test_fit_of_chunks_refuses_settings_that_cannot_be_streamed(
     digits: str, settings: dict[str, Any], given: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):

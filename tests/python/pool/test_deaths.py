@@ -231,7 +231,7 @@ def test_nothing_is_left_after_the_end(end: str) -> None:
         await_end_of(processes)
 
 
-def test_what_a_killed_rank_has_started_ends_with_it() -> None:
+def test_child_of_a_killed_rank_ends_with_it() -> None:
     with malt.Pool(1) as pool:
         ((rank, child),) = pool.run(lambda: (os.getpid(), subprocess.Popen(["sleep", "999"]).pid))
         assert exists(child)

@@ -51,7 +51,7 @@ def test_ranks_read_the_memory_of_their_parent_and_average() -> None:
     ("kind", "raised"),
     [(ValueError, ValueError), (malt.ConfigError, malt.ConfigError), (KeyError, malt.Error)],
 )
-def test_what_one_raises_ends_all_and_is_raised_here(
+def test_exception_of_one_rank_ends_all_and_is_raised_here(
     kind: type[Exception], raised: type[Exception]
 ) -> None:
     def work() -> Mapping[str, Any]:

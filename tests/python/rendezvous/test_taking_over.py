@@ -67,7 +67,7 @@ def test_no_generation_is_begun_before_all_have_come() -> None:
     assert calls(books.settle(0.0)) == {rank: [1, 2, 3] for rank in (1, 2, 3)}
 
 
-def test_what_the_last_server_was_about_to_form_is_formed() -> None:
+def test_generation_that_the_last_server_was_about_to_form_is_formed() -> None:
     books = books_of(3)
     hold(books, 1, 1, [0, 1, 2], is_due=True)
     hold(books, 2, 1, [0, 1, 2])

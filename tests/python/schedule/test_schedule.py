@@ -328,7 +328,7 @@ else:
     assert result.output == ""
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_unfit_arguments_and_results_are_refused() -> None:
     class Wrong:
         def __init__(self, parts: Any) -> None:
             self.parts = parts

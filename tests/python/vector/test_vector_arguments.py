@@ -79,7 +79,7 @@ def test_an_impossible_shape_is_refused(alone: None, shape: Any) -> None:
 
 
 @pytest.mark.parametrize("data", [None, "abc", b"abc", {1: 2}, 3.5, [1.0, 2.0], [[1.0], [2.0]], []])
-def test_what_is_no_array_is_refused(alone: None, data: Any) -> None:
+def test_data_that_are_no_array_are_refused(alone: None, data: Any) -> None:
     with pytest.raises(malt.ConfigError):
         malt.vector(data)
 
@@ -140,7 +140,7 @@ def test_an_impossible_option_is_refused(
 
 
 @pytest.mark.parametrize("graph", ["RING", None, malt.RANDOM])
-def test_what_is_no_graph_is_refused_with_what_is_one(alone: None, graph: Any) -> None:
+def test_refusal_of_an_invalid_graph_names_valid_ones(alone: None, graph: Any) -> None:
     with pytest.raises((malt.ConfigError, TypeError), match=r"graph.*malt\.ALL"):
         malt.vector(np.zeros(3), graph=graph)
 
@@ -286,7 +286,7 @@ ONE = np.zeros(2, np.float32)
         (Model(), r"malt\.torch\.average\(model\), or give list\(model\.parameters\(\)\)"),
     ],
 )
-def test_what_is_no_array_names_the_way_to_one(alone: None, data: Any, way: str) -> None:
+def test_refusal_of_data_names_the_way_to_an_array(alone: None, data: Any, way: str) -> None:
     with pytest.raises(malt.ConfigError, match=way):
         malt.vector(data)
 

@@ -46,7 +46,7 @@ def test_a_graph_that_mixes_well_is_not(graph: malt.Graph) -> None:
     assert slow_graph(12, sends(graph, 12)) == []
 
 
-def test_what_cannot_be_told_is_not() -> None:
+def test_sends_that_show_no_fixed_graph_give_no_advice() -> None:
     ring = sends(malt.RING, 12)
     assert slow_graph(13, ring) == []  # one rank is on another host
     assert slow_graph(12, [*ring[:-1], events(1, 2)]) == []  # it varies

@@ -116,7 +116,7 @@ def test_the_user_of_a_client_on_this_host_is_known(host: str) -> None:
             assert http_server.origin_of(accepted) == "gone"
 
 
-def test_what_is_not_asked_by_http_is_closed(connect: Connect) -> None:
+def test_connection_that_does_not_speak_http_is_closed(connect: Connect) -> None:
     for text in (b"\xff\xfe\r\n\r\n", b"\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9\r\n\r\n"):
         one = connect(OWNER)
         one.sendall(text)

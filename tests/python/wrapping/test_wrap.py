@@ -234,7 +234,7 @@ def test_an_array_replaced_by_what_cannot_be_averaged_is_an_error_by_name(
         ("training", ["rank 1: ArithmeticError: no more"]),
     ],
 )
-def test_what_is_wrong_on_one_rank_is_told_on_all(job: Result, what: str, parts: list[str]) -> None:
+def test_error_on_one_rank_is_told_on_all(job: Result, what: str, parts: list[str]) -> None:
     for errors in job.each("errors"):
         assert errors[what] is not None
         assert errors[what].kind == "ConfigError"
@@ -370,7 +370,7 @@ def test_prediction_before_fit_says_so(digits: tuple[Any, Any]) -> None:
         (SGDClassifier(), {"graph": "ring"}, "graph is 'ring'; it is None, malt.ALL"),
     ],
 )
-def test_what_cannot_be_wrapped_is_refused(
+def test_unfit_estimators_and_options_are_refused(
     estimator: Any, options: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(malt.ConfigError, match=words):
