@@ -306,7 +306,7 @@ void bind_device(py::module_& module) {
             return slots.kind == dstorm::device::SlotKind::kIpc ? std::string("ipc")
                                                                 : "host: " + slots.why;
           },
-          "Where updates lie: 'ipc', in the memory of the senders' GPUs; or 'host: ...', with the "
+          "Place of updates: 'ipc', in the memory of the senders' GPUs; or 'host: ...', with the "
           "reason.")
       .def(
           "leave", [](const PythonDeviceVector& self) { self.vector().shut(); },

@@ -27,7 +27,7 @@ void bind_fold(py::module_& module) {
   module.attr("INT8") = Codec::int8();
   module.def("top_k", &Codec::top_k, py::arg("fraction"));
 
-  py::class_<Gathered>(module, "Gathered", "What a gather did.")
+  py::class_<Gathered>(module, "Gathered", "A gather's result.")
       .def_readonly("count", &Gathered::count, "Updates folded.")
       .def_property_readonly(
           "ranks", [](const Gathered& gathered) { return to_tuple(gathered.ranks); },

@@ -300,7 +300,7 @@ void bind_group(py::module_& module) {
                              "By which call, the first since it was made or restored, or 0.")
       .def_property_readonly("is_superseded", &Group::is_superseded)
       .def_property_readonly("pending", &Group::pending,
-                             "What the exchange is for that an exception has ended; '': none.")
+                             "Purpose of the exchange that an exception has ended; '': none.")
       .def_property_readonly("posted", &Group::posted,
                              "To how many exchanges this rank has posted.")
       .def(

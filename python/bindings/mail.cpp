@@ -81,7 +81,7 @@ void bind_mail(py::module_& module) {
            "Send what waits for room, as far as there is room now.\n\n"
            "Returns:\n    How many messages still wait.",
            NoGil())
-      .def("receive", &receive, "What has arrived: sender and message.")
+      .def("receive", &receive, "Arrived messages: sender and bytes.")
       .def("wait", &wait, py::arg("live"), py::arg("timeout"),
            "Wait for a message, for room for a waiting one, or until other ranks live than "
            "`live`.\n\nReturns:\n    Whether one of these came within the time.",

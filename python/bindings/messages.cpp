@@ -45,7 +45,7 @@ void bind_messages(py::module_& module) {
       .def("try_send", &try_send, py::arg("message"),
            "Send to all live ranks if that needs no wait.\n\nReturns:\n    Whether it did.")
       .def("receive", &receive,
-           "What has arrived: sender, message, and whether it was sent in an earlier group.")
+           "Arrived messages: sender, bytes, and whether they are of an earlier group.")
       .def(
           "wait",
           [](Messages& self, bool for_room, const std::vector<int>& live, const std::string& what,

@@ -1,4 +1,4 @@
-// What malt.torch's process group is made of. It gives memory by its address, because a tensor may
+// The parts of malt.torch's process group. It gives memory by its address, because a tensor may
 // have an element type that NumPy lacks.
 #include <memory>
 #include <string>

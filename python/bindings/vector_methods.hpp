@@ -1,4 +1,4 @@
-// What the classes of dense vectors, in the host's memory and in a GPU's, have in common.
+// The common methods of the classes of dense vectors, in the host's memory and in a GPU's.
 #pragma once
 
 #include <memory>

@@ -68,7 +68,7 @@ void bind_recorder(py::module_& module) {
                              "Of the last scatter, or the number of allreduces before any.")
       .def("report", &dstorm::Recorder::report, py::arg("name"), py::arg("value"),
            "Keeps a value with time and iteration; false if there is no place for another name.");
-  py::class_<Recording>(module, "Recording", "What a process has recorded, or still records.")
+  py::class_<Recording>(module, "Recording", "The record of a process, finished or in progress.")
       .def(py::init<int>(), py::arg("fd"))
       .def_property_readonly("rank", &Recording::rank)
       .def_property_readonly("size", &Recording::size)

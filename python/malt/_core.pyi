@@ -74,7 +74,7 @@ class Recorder:
         """
 class Recording:
     """
-    What a process has recorded, or still records.
+    The record of a process, finished or in progress.
     """
     def __init__(self, fd: typing.SupportsInt | typing.SupportsIndex) -> None:
         ...
@@ -236,7 +236,7 @@ class Group:
     @property
     def pending(self) -> str:
         """
-        What the exchange is for that an exception has ended; '': none.
+        Purpose of the exchange that an exception has ended; '': none.
         """
     @property
     def posted(self) -> int:
@@ -295,7 +295,7 @@ class Codec:
         ...
 class Gathered:
     """
-    What a gather did.
+    A gather's result.
     """
     def __repr__(self) -> str:
         ...
@@ -757,7 +757,7 @@ class DeviceVector:
     @property
     def slots(self) -> str:
         """
-        Where updates lie: 'ipc', in the memory of the senders' GPUs; or 'host: ...', with the reason.
+        Place of updates: 'ipc', in the memory of the senders' GPUs; or 'host: ...', with the reason.
         """
     @property
     def uses(self) -> Uses:
@@ -1267,7 +1267,7 @@ class Mail:
         """
     def receive(self) -> list[tuple[int, bytes]]:
         """
-        What has arrived: sender and message.
+        Arrived messages: sender and bytes.
         """
     def send(self, to: typing.SupportsInt | typing.SupportsIndex, head: bytes, body: typing_extensions.Buffer) -> None:
         """
@@ -1308,7 +1308,7 @@ class Messages:
         """
     def receive(self) -> list[tuple[int, bytes, bool]]:
         """
-        What has arrived: sender, message, and whether it was sent in an earlier group.
+        Arrived messages: sender, bytes, and whether they are of an earlier group.
         """
     def regroup(self, group: Group) -> None:
         """
