@@ -31,7 +31,7 @@ _CHECKED_BYTES = 1 << 24  # less than that is there
 
 
 class Header(NamedTuple):
-    """What a .npy file says of its array, which begins at `offset`."""
+    """The header of a .npy file, whose array begins at `offset`."""
 
     shape: tuple[int, ...]
     is_fortran: bool

@@ -247,7 +247,7 @@ def check_partition(given: Any, *, parts: int, exactly: bool) -> Partition:
 
 
 class _Pattern(NamedTuple):
-    """Where the elements of a matrix are."""
+    """Places of the elements of a matrix."""
 
     starts: npt.NDArray[np.int64]
     columns: Placed

@@ -13,7 +13,7 @@ MOST_GIVEN = 1 << 26  # bytes of a rank
 
 
 class Sent:
-    """What a rank has sent in a step, and has received, so that the step can go on.
+    """Bytes that a rank has sent and received in a step, so that the step can go on.
 
     Attributes:
         post: what it sent; None: nothing yet.
@@ -34,7 +34,7 @@ class Sent:
 
 
 class SentByThread(threading.local):
-    """What this thread has sent in calls that have not ended, by call."""
+    """This thread's `Sent` of calls that have not ended, by call."""
 
     def __init__(self) -> None:
         self.by_call: dict[str, Sent] = {}

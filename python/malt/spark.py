@@ -70,7 +70,7 @@ class Distributor:
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
         """Run `function(*args, **kwargs)` on each rank; return the results by rank.
 
-        In the function malt.init() works as under `malt run`. What it returns is pickled.
+        In the function malt.init() works as under `malt run`. The results are pickled.
 
         Raises:
             ConfigError: the cluster has fewer task slots than ranks. A session's executors have a

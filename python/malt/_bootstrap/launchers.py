@@ -15,7 +15,7 @@ from malt._arguments import variable
 from malt._bootstrap import mpi
 from malt._errors import ConfigError
 
-# What MALT_BOOTSTRAP may be, and the variables by which each is found.
+# The values of MALT_BOOTSTRAP, and the variables by which each is found.
 _SIGNS = {
     "auto": "",
     "none": "",

@@ -152,7 +152,7 @@ def _attempt(
         _, written = call.step("write", write, patience)
         _, reports = call.step("commit", commit)
     except BaseException as error:
-        # The failed draft may be what fills the disk. Where no file system is shared, the lead does
+        # The failed draft may be what fills the disk. If no file system is shared, the lead does
         # not see the others' drafts. After a ConfigError, which all ranks get, it commits none.
         if me == lead or isinstance(error, ConfigError):
             shutil.rmtree(draft, ignore_errors=True)

@@ -183,7 +183,7 @@ def _newest_in(folder: Path, below: int | None) -> tuple[int, list[Path]]:
 
 @dataclass(frozen=True)
 class _Targets:
-    """Where the data go."""
+    """Destinations of the data."""
 
     vectors: Mapping[str, Any] | None  # None: they are returned
     tables: spread.Tables

@@ -61,7 +61,7 @@ def check_columns(data: Any, where: str, columns: Sequence[str] | None) -> None:
 
 
 class Trained(NamedTuple):
-    """What a model was trained on.
+    """A model's training columns.
 
     Attributes:
         where: the file that says so, for messages.

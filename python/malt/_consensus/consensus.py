@@ -87,7 +87,7 @@ class Consensus:
                 find the others, ranks exchange 4 bytes for each id up to the largest, in pieces.
             adapt: change rho, at most 50 times. It doubles where the primal residual, by its bound,
                 is more than 4 times the dual one by its own, and is halved where the dual one is
-                more than 10 times the primal one. Where the primal residual is small enough
+                more than 10 times the primal one. If the primal residual is small enough
                 already, it falls only as long as x moves further for it. It stays if rtol and atol
                 are 0.
             rtol: the primal residual may be rtol times the norm of x or z (the larger), the dual

@@ -87,7 +87,7 @@ def residuals_of(norms: Norms, options: Options) -> Residuals:
 
 
 class Layout:
-    """Where what is in a rank's payload. Payloads of several ranks are added."""
+    """Offsets in a rank's payload. Payloads of several ranks are added."""
 
     def __init__(self, rows: int, columns: int, size: int) -> None:
         self._shape = (rows, columns)
@@ -217,7 +217,7 @@ class Local:
         """Change rho if one residual is far larger than the other, and changes are left.
 
         Each is compared with its bound (Wohlberg 2017), so that neither the units of x nor those of
-        the functions matter. Where the ranks' x are alike already, a smaller rho makes the dual
+        the functions matter. If the ranks' x are alike already, a smaller rho makes the dual
         residual smaller without a step towards the optimum; unless it lets x move further, as where
         rho, and not the solver, is what holds x back.
 

@@ -1,6 +1,6 @@
 """Rounds of a consensus: synchronous, by an allreduce, and asynchronous, by scatter and gather.
 
-What the asynchronous rounds rely on:
+The asynchronous rounds rely on:
 
 1. A rank scatters in each round, before it waits (again, if it has reached nobody), and waits for
    others' updates that came since its last round ended. Of ranks that all wait, the one that

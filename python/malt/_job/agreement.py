@@ -167,8 +167,8 @@ class Together:
     def check_repeated(self, given: Mapping[str, Any], told: Mapping[str, Any]) -> None:
         """Raise ConfigError if a call that is repeated differs from what it `told` the other ranks.
 
-        What it told before an exception ended it counts for the repeated call. Within a step all
-        ranks get the error.
+        Values told before an exception ended it hold for the repeated call. Within a step all ranks
+        get the error.
         """
         for name, value in told.items():
             if given[name] != value:

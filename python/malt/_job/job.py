@@ -192,7 +192,7 @@ def enter(job: Job) -> None:
 def in_program(job: Job) -> Iterator[None]:
     """Have this process be in `job` instead of its present one, while a program runs.
 
-    What the program leaves is `job`: it is left at the end, if not before.
+    The program leaves `job`, at its end if not before.
     """
     global _job, _left_launch, _is_in_program
     before, left_before = current(), _left_launch

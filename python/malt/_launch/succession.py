@@ -25,8 +25,8 @@ ranks turn to it and say what they know (RESUME, HOLD), and it builds the books 
     N5  A rank that has formed a generation, and does not know whether it stands for the others,
         ends with PeerError, as do ranks that missed an answer which others have got. So no two
         ranks go on from different states, at the price of a process that is started again.
-    N6  What the lost server had not passed on is lost with it: requests of `malt scale`, and how
-        often ranks of lost nodes had been started.
+    N6  State that the lost server had not passed on is lost with it: requests of `malt scale`, and
+        how often ranks of lost nodes had been started.
 """
 
 from __future__ import annotations

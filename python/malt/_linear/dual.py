@@ -138,7 +138,7 @@ def solve(
 
 
 class _Made:
-    """What all outputs' problems share."""
+    """The outputs' shared state."""
 
     def __init__(self, job: Job | None, *, is_alone: bool) -> None:
         self.job, self.is_alone = job, is_alone

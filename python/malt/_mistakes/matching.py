@@ -1,4 +1,4 @@
-"""What ranks tell one another when they make a vector, and the mistakes that this shows.
+"""The facts that ranks exchange when they make a vector, and the mistakes that these show.
 
 Ranks match unnamed vectors by the order in which they make them, and malt.shard() relies on all
 ranks giving the same data. Both go wrong without an error. The lowest rank warns of it.
@@ -41,7 +41,7 @@ _ARRAYS_OF_SPARSE = ("indptr", "indices", "row", "col", "offsets", "data")
 
 
 class Site(NamedTuple):
-    """Where the program makes a vector, and from what."""
+    """A vector's place in the program, and its values."""
 
     name: str | None  # as the program gave it
     place: str
@@ -62,7 +62,7 @@ class _Calls(NamedTuple):
 
 
 class Matching:
-    """What this rank has told, and heard, so far."""
+    """Facts that this rank has told and heard."""
 
     def __init__(self) -> None:
         self._shared_out: dict[str, _Calls] = {}  # by place

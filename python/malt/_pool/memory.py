@@ -20,7 +20,7 @@ _CHECKED = 1 << 20  # what is asked for beyond this is compared with the free me
 
 _SHORT = 4096  # bytes of an object that a message can hold itself
 
-# Where an object lies: its offset, and the lengths of its parts, one after the other.
+# An object's place: its offset, and the lengths of its parts, one after the other.
 Place = tuple[int, tuple[int, ...]]
 # An object in a message: its place, or the parts of a short one.
 Parcel = Place | list[bytes]

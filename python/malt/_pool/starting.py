@@ -1,6 +1,6 @@
 """Starts ranks from a process that is in no job: for `malt.Pool` and for `fit(ranks=4)`.
 
-Both fork their ranks, and have them meet in a Rendezvous. What differs is which process forks. For
+Both fork their ranks, and have them meet in a Rendezvous. They differ in which process forks. For
 `fit` it is this one (`forked.py`): its ranks read the data where they lie, begin at once, and run
 MALT's code alone. For a pool it is one that has no threads (`nursery.py`): its ranks run any code,
 which may use libraries whose threads, or locks, a fork does not take over.

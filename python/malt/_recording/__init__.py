@@ -1,1 +1,1 @@
-"""What a rank records for traces, reports and dashboards. Begin with `recording.py`."""
+"""A rank's records for traces, reports and dashboards. Begin with `recording.py`."""

@@ -16,7 +16,7 @@ class Connection:
 
     socket: Channel | socket.socket  # the latter within this process
     host: str  # from which the client calls
-    # What it says about itself: `wire.Introduction`.
+    # The fields of its `wire.Introduction`.
     kind: bytes
     number: int
     size: int

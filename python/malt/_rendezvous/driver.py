@@ -72,7 +72,7 @@ class Rendezvous:
         if not 0 <= rank < self.size:
             raise ConfigError(f"rank {rank} is not one of this job's {self.size}")
         variables = self._node.environ(rank, rank)
-        # Where ranks are, and how many on each host, only the program knows.
+        # Only the program knows which ranks are on which host.
         for name in ("MALT_LOCAL_RANK", "MALT_NODE_RANK", "MALT_NNODES", "MALT_SUCCESSORS"):
             del variables[name]
         return variables

@@ -111,7 +111,7 @@ class ToClient(bytes, Enum):
     STOP = b"t"  # all ranks of the job are to be stopped
 
 
-# What the welcome of a member says, as bits: the job goes on already; the server takes over.
+# Bits of a member's welcome: the job goes on already; the server takes over.
 GOES_ON, TAKES_OVER = 1, 2
 
 PART_HEAD = struct.Struct("!cId")  # kind, round, seconds that the round may take
@@ -190,7 +190,7 @@ def join_address(host: str, port: int) -> str:
 
 
 class Introduction(NamedTuple):
-    """What a client says about itself in the handshake."""
+    """A client's description of itself in the handshake."""
 
     kind: bytes  # RANK, MEMBER or NODE
     number: int

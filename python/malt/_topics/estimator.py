@@ -137,8 +137,8 @@ class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixi
     def partial_fit(self, X: Any, y: Any = None) -> LatentDirichletAllocation:  # noqa: ARG002
         """Learn from further documents. Collective in a job.
 
-        What was learnt from earlier documents stays: only the topics of these are sampled. A
-        document that is given twice counts twice.
+        Earlier documents' results stay: only the new ones' topics are sampled. A document that is
+        given twice counts twice.
 
         Args:
             X: as for fit(), with the words of the first call, but no malt.data.Chunks.

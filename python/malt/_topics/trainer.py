@@ -57,7 +57,7 @@ class Plan(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """What the sweeps end with, the same on all ranks.
+    """Result of the sweeps, the same on all ranks.
 
     Attributes:
         priors: as they were learnt.

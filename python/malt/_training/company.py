@@ -11,7 +11,7 @@ from malt._job import job as jobs
 def check_company(ranks: Iterable[int]) -> None:
     """Raise PeerError if a rank that lives has left the training, by an exception of its own.
 
-    What is trained without a rank that has died is right; without one that goes on, the ranks would
+    A model that is trained without a dead rank is right; without one that goes on, the ranks would
     have models that differ, and no error.
 
     Args:

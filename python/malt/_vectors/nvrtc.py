@@ -1,4 +1,4 @@
-"""Where NVRTC, the compiler of a GPU's kernels, may be installed."""
+"""Possible places of NVRTC, the compiler of a GPU's kernels."""
 
 from __future__ import annotations
 

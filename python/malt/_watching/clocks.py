@@ -32,7 +32,7 @@ class Shift(NamedTuple):
 def shifts_of(most: Floats) -> list[Shift]:
     """Return the shift of each host.
 
-    Where the bounds are on one side only, the shift is the nearest to 0 within them: the hosts'
+    If the bounds are on one side only, the shift is the nearest to 0 within them: the hosts'
     own clocks are believed as far as they can be.
 
     Args:

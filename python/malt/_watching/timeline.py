@@ -103,7 +103,7 @@ class Timeline:
         events = events[_ROW_OF[events["kind"] & 255] >= 0]
         if self._open is not None:
             events = np.concatenate([self._open, events])
-        # What a call contains is written before the call itself.
+        # Events within a call are written before the call itself.
         ends = np.flatnonzero(np.isin(events["kind"], _CALLS))
         closed = ends[-1] + 1 if len(ends) else 0
         self._open = events[closed:].copy()

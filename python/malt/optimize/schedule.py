@@ -8,7 +8,7 @@
     rounds = malt.optimize.schedule.run(Program(), length=100, staleness=1)
 
 All ranks hold the same state and change it in pull() alone, so that they draw up the same schedule,
-and no rank needs to send it. What is sent are the results of push().
+and no rank needs to send it. Only the results of push() are sent.
 
 The three calls: Petuum's STRADS (Lee et al. 2014, On Model Parallelization and Scheduling
 Strategies for Distributed Machine Learning).
@@ -51,7 +51,7 @@ _ENDS, _ENDED = 1, 2  # it meets the others in the agreement at the end, or has 
 
 
 class Result(NamedTuple):
-    """What one rank's push() returned for one part.
+    """One rank's result of push() for one part.
 
     Attributes:
         rank: the rank.

@@ -1,4 +1,4 @@
-"""Where the rows of a table are whose keys have owners: `malt.ps.Table(partition=)`.
+"""Places of a table's rows whose keys have owners: `malt.ps.Table(partition=)`.
 
 The compiled table places ranges of rows. So rows are numbered anew: those of an owner lie one after
 the other, in the order of their keys, from the beginning of a range on. A new number is a place.

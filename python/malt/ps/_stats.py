@@ -1,4 +1,4 @@
-"""What a table counts."""
+"""A table's counters."""
 
 from __future__ import annotations
 

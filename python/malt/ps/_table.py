@@ -314,7 +314,7 @@ class Table(Spread):
     def wait(self, push: int | None = None, *, timeout: float | None = None) -> None:
         """Wait until a push has been acknowledged: its primary and all replicas have it.
 
-        What push() has held back counts as pushed when it is sent.
+        A row that is held back counts as pushed when it is sent.
 
         Args:
             push: what push() returned; it and all earlier ones. None: all, and what is held back
@@ -333,7 +333,7 @@ class Table(Spread):
     def clock(self, *, timeout: float | None = None) -> int:
         """Wait for this rank's pushes, and say that it has ended its iteration.
 
-        What is held back stays so; call wait() before, to send it in this iteration.
+        Held-back rows stay so; call wait() before, to send them in this iteration.
 
         Returns:
             `iteration`.

@@ -1,7 +1,7 @@
 """A thread that takes in a rank's messages while the rank computes.
 
-1. Whoever uses the messenger holds `lock`: between two `with` blocks of listening() there is only
-   the rank's own thread, which then needs no lock.
+1. A thread that uses the messenger holds `lock`: between two `with` blocks of listening() there is
+   only the rank's own thread, which then needs no lock.
 2. An error of attend() in the inbox's thread comes out of listening() or check() in the rank's own
    one.
 """

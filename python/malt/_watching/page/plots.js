@@ -1,5 +1,5 @@
 "use strict";
-// What the pages share: elements and plots. All texts go into a page as text, never as HTML.
+// Elements and plots that the pages share. All texts go into a page as text, never as HTML.
 
 const at = (id) => document.getElementById(id);
 const COLOURS = ["#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2",

@@ -96,7 +96,7 @@ def _broadcast_to_living(
 ) -> None:
     """Give all living ranks the root's values; if it dies meanwhile, either all get them or none.
 
-    Whoever has them gives them to those who have not, until all that live have them.
+    A rank that has them gives them to those that do not, until all live ranks have them.
     """
     kind = _BROADCAST | root << 8
     has, source = members.rank == root, root

@@ -176,7 +176,7 @@ class Members:
     def in_step(self, call: str, deadline: float) -> Iterator[None]:
         """Make a call as a whole, or leave: afterwards the ranks might be in different calls.
 
-        An error of the arguments is one on all ranks, which have made the call. Where keep_going()
+        An error of the arguments is one on all ranks, which have made the call. If keep_going()
         holds, PeerError is one on all ranks too.
         """
         if self._failed is not None:

@@ -84,7 +84,7 @@ class _End:
     def _make(self, deadline: float) -> Link:
         while (left := time_left(deadline)) > 0:
             other = self._attempt_of_other()
-            # Where one rank gave up when the other has just made it, there would be half a link.
+            # If one rank gave up when the other has just made it, there would be half a link.
             if other != 0:
                 left = max(left, _LEAST_SECONDS)
             with contextlib.suppress(_AnewError):

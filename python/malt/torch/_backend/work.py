@@ -108,7 +108,7 @@ class Call(_Work):  # type: ignore[misc] # PyTorch is no dependency
             future = self._future
         self._end.release()
         if future is not None:
-            # What waits for the future is called here, and works behind this call.
+            # The future's callbacks are called here, and work behind this call.
             with contextlib.nullcontext() if self.stream is None else self.stream.active():
                 future.set_result(None)
 

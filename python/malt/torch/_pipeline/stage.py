@@ -40,7 +40,7 @@ class _Arrive(torch.autograd.Function):  # type: ignore[misc] # PyTorch is optio
 
 
 class _Kept(NamedTuple):
-    """What the backward pass of a micro-batch needs."""
+    """Inputs of the backward pass of a micro-batch."""
 
     result: torch.Tensor  # the activation, or the loss
     arrived: _Arrived | None
