@@ -64,7 +64,7 @@ DescentColumn measure_column(const DescentState<T>& state, const View& view) {
   if (!state.options.intercept || rows == 0) return column;
   const auto [mean, square] = state.roots.empty() ? split(view, rows) : split(state, view);
   column.mean = mean;
-  // What rounding leaves of a constant column is not a column to fit.
+  // The rounding error of a constant column is not a column to fit.
   const double rounding = 4 * static_cast<double>(std::numeric_limits<T>::epsilon());
   const bool is_constant = square <= rounding * rounding * column.square;
   column.square = is_constant && std::isfinite(square) ? 0 : square;

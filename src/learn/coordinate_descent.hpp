@@ -22,7 +22,7 @@
 // The dynamic schedule: a look computes by how much a step of each column would let the objective
 // fall. The round's columns are those whose weight is not 0 and as many others, of the largest
 // falls (Lee et al. 2014, STRADS; Massias, Gramfort and Salmon 2018, celer). Full sweeps over them
-// alternate with sweeps over those that changed in the last one. Where these gain little, the
+// alternate with sweeps over those that changed in the last one. If these gain little, the
 // weights move to where they seem to go (extrapolation.hpp), as far as the objective falls. The
 // random schedule: each sweep takes every column that is not screened once, in a random order.
 //
@@ -128,7 +128,7 @@ class CoordinateDescent {
   void take_change(std::span<T> change);
   // Takes the sum over ranks; returns the length of the step, from 1 / ranks to 1.
   double add_changes(std::span<const T> sum);
-  // What the steps of the last full sweep here let n P fall by.
+  // By how much the steps of the last full sweep here let n P fall.
   double fall() const;
 
   std::int64_t updates() const;        // coordinate steps so far, of this rank

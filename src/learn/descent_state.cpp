@@ -160,7 +160,7 @@ void DescentState<T>::screen(double scale, double radius) {
   });
 }
 
-// What a step of the column would let n P fall by.
+// By how much a step of the column would let n P fall.
 template <class T>
 double DescentState<T>::fall_of(std::size_t j) const {
   const DescentColumn& column = columns[j];

@@ -8,11 +8,10 @@
 // read where they are. Nothing is lost by a wrong guess: the next full sweep looks at every row.
 //
 // Dealt rows (DualDeal): every rank holds all rows, and draws the same order of the blocks. Rank r
-// takes the r-th part of that order. So no two ranks change one alpha in the same sweep. What the
-// ranks have found is listed in shared memory, so all list the same rows. The sums that end a sweep
-// order the changes of one sweep before the reads of the next. When a rank has died, each rank
-// sweeps its own part alone: the rows of the dead must not be swept, and no rank knows which rows
-// these are.
+// takes the r-th part of that order. So no two ranks change one alpha in the same sweep. The ranks'
+// findings are in shared memory, so all list the same rows. The sums that end a sweep order the
+// changes of one sweep before the reads of the next. When a rank has died, each rank sweeps its own
+// part alone: the rows of the dead must not be swept, and no rank knows which rows these are.
 #pragma once
 
 #include <cstddef>
@@ -39,7 +38,7 @@ struct DualModel {
   double gap;        // the rows' shares of the gap, before their steps
 };
 
-// What the positive and the negative alphas are multiplied with, so that all sum to 0.
+// Factors of the positive and of the negative alphas, with which all sum to 0.
 struct DualBalance {
   double positive = 1;
   double negative = 1;

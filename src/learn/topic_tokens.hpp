@@ -47,7 +47,7 @@ struct TopicPriors {
 // Zhu, Chen, "WarpLDA: a cache efficient O(1) algorithm for latent Dirichlet allocation", VLDB
 // 2016). As in collapsed Gibbs sampling, and unlike in WarpLDA, a token is taken out of the counts
 // that decide about it, and its new topic counts at once. Only the proposals are as old as the pass
-// before. What does depend on the number of topics: each word's row of counts is read once a sweep.
+// before. One cost depends on the number of topics: each word's row of counts is read once a sweep.
 //
 // One thread at a time may use an object.
 class TopicTokens {

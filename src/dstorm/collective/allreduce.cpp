@@ -138,7 +138,7 @@ void Allreduce::end_round(Operand& operand, const Operation& operation, const De
 }
 
 // A8. Returns whether the others have committed the round, which is then the result of this call.
-// What the caller has written into its vector since then is put back if they have not.
+// Values that the caller has written into its vector since then are put back if they have not.
 bool Allreduce::end_open_round(Operand& operand, const Operation& operation,
                                const Deadline& deadline) {
   if (operation.code != operation_) {
@@ -315,9 +315,9 @@ TimeoutError lateness(const std::string& call, const std::vector<int>& late,
   return {text + "; the vector is unchanged", late.empty() ? gave_up : late};
 }
 
-// Whether no member has committed the round, nor can. Where both have said "have all", others may
-// have committed by that. If this rank has said so for more members, then whoever has not given up
-// may have.
+// Whether no member has committed the round, nor can. If both have said "have all", others may
+// have committed by that. If this rank has said so for more members, then any member that has not
+// given up may have.
 bool Allreduce::has_failed() const {
   const auto is_left = [this](int r) { return rest_.has(r); };
   const bool is_certain = std::ranges::any_of(

@@ -125,8 +125,8 @@ void Link::add(const Update& update) {
   if (message.is_dropped && message.is_whole()) erase(std::prev(messages_.end()));
 }
 
-// Whether the next part has to stay in its slot. What a dead sender has left there is taken in: it
-// is little, and behind it one sees that no more comes.
+// Whether the next part has to stay in its slot. Parts that a dead sender has left there are taken
+// in: they are few, and behind them one sees that no more come.
 bool Link::is_full() const {
   if (kept_ < kMostKept || !segment_.group().is_live(peer_)) return false;
   const Message& last = messages_.back();

@@ -10,8 +10,8 @@
 //     leave messages lying, so that a rank which does not take the answers to its questions fills
 //     memory of its own alone. Half of the slots are for receivers that have taken all that lies
 //     there for them: one that takes nothing has the other half and one more at most.
-//  M3 What a rank sent before it died is taken up to its clock (S6). A message to a rank that is
-//     dead or has left is dropped.
+//  M3 Messages that a rank sent before it died are taken up to its clock (S6). A message to a rank
+//     that is dead or has left is dropped.
 #pragma once
 
 #include <chrono>

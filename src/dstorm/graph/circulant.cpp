@@ -93,7 +93,7 @@ std::vector<int> ring_offsets(int size) {
 // MALT (section 3.4) sends to the first log2(N) numbers of the base-2 Halton sequence times N: N/2,
 // N/4, 3N/4, N/8, 5N/8, 3N/8, 7N/8, N/16, ... These are near multiples of N / log2(N), so no sum of
 // them comes near the ranks in between. At N = 8 the offsets 4, 2, 6 never leave the even ranks; at
-// N = 12 the offsets 6, 3, 9 only reach every third rank. Where rounding does connect the graph, it
+// N = 12 the offsets 6, 3, 9 only reach every third rank. If rounding does connect the graph, it
 // mixes slowly (at N = 255 its spectral gap is 0.002).
 //
 // The repair: the sequence comes in levels of halves, quarters, eighths, ...; this graph takes the

@@ -66,7 +66,7 @@ class Work {
 
 using Missed = std::function<std::string()>;
 
-// What a wait is told if it is not known which rank it waits for.
+// Given to a wait if it is not known which rank it waits for.
 struct AnyRank {
   int operator()() const noexcept { return -1; }
 };

@@ -11,7 +11,7 @@
 namespace dstorm {
 namespace {
 
-// What watchers can show anywhere, in any format.
+// Characters that every watcher and format can show.
 bool is_of_a_name(char c) {
   const bool is_alphanumeric =
       (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');

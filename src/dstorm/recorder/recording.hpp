@@ -17,7 +17,7 @@ struct Report {
   std::uint64_t name;  // its index in Recording::report_names()
 };
 
-// What another process, or this one, has recorded. For one thread. The process that writes it need
+// The record of another process, or of this one. For one thread. The process that writes it need
 // not run any more.
 class Recording {
  public:
@@ -30,7 +30,7 @@ class Recording {
   std::int64_t process() const noexcept { return memory_.header().process; }
   // When the rank began to record, by Clock, in nanoseconds.
   std::int64_t began() const noexcept { return memory_.header().clock; }
-  // What to add to a time of Clock to get the time since 1970, both in nanoseconds.
+  // Added to a time of Clock, it gives the time since 1970, both in nanoseconds.
   std::int64_t wall_offset() const noexcept {
     return memory_.header().wall - memory_.header().clock;
   }

@@ -105,7 +105,7 @@ std::size_t Downlink::take_in(const Attachments& attachments, std::uint32_t last
       over(End::kReplaced, "another connection is in use");
       break;
     }
-    // What a dead rank reached is settled for good (S6).
+    // A dead rank's clock is settled for good (S6).
     if (!has_left_ && !control_.is_live(origin_.sender)) {
       // An evicted sender may still have to learn of its eviction, from the partner.
       if (partner_ != nullptr && control_.state(origin_.sender) == host::State::kEvicted) break;

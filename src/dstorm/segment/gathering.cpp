@@ -407,7 +407,7 @@ void Gathering::settle() {
   for (std::size_t i = 0; i < updates_.size(); ++i) {
     senders_.push_back(updates_[i].rank);
     if (!found_[i].is_folded) continue;
-    // What was copied out may be longer than the payload that said where it lay.
+    // A payload that was copied out may be longer than the one that said where it lay.
     state_.bytes_in += std::min(updates_[i].payload.size(), state_.options().slot_bytes);
   }
 }

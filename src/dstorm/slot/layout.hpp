@@ -60,7 +60,7 @@
 //     (S2, S6) when the device has finished, and begins no other update before that. The receiver
 //     keeps its holds, and stores `consumed`, when the device has finished (S3, S4), and looks for
 //     no other update before that. So S2 to S6 hold as if the device's work were a part of the
-//     store or the load that follows it. What has to hold between device and processor is in
+//     store or the load that follows it. The rules between device and processor are in
 //     device/lane.hpp. A process that is killed meanwhile has stored nothing: its update is not
 //     seen, and its holds are those of a dead receiver.
 #pragma once

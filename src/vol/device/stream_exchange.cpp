@@ -84,7 +84,7 @@ std::size_t StreamExchange::gather(Stream stream, const dstorm::GatherOptions& o
   await(false);
   slots_->begin_gather();
   bool has_begun = false;
-  // What to do if something throws: a part of the work may have begun, and slots are let go.
+  // If something throws: a part of the work may have begun, and slots are let go.
   const auto settle = [&] {
     if (has_begun) lane_->await(stream, kLongestEnd);
   };

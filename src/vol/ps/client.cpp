@@ -215,8 +215,8 @@ std::vector<int> Client::awaited() const {
   }
   for (const auto& [id, part] : pull_.parts) asked.push_back(part.to);
 
-  // Whoever leaves a message lying is to blame, but for this rank's own server: it runs as this
-  // client does, unless it waits for copies. If nobody does, an answer waits for copies.
+  // A server that leaves a message lying is to blame, but for this rank's own one: it runs as this
+  // client does, unless it waits for copies. If no server does, an answer waits for copies.
   std::vector<int> ranks = asked;
   ranks.insert(ranks.end(), holders.begin(), holders.end());
   for (int server = 0; server < servers_ && asked.empty(); ++server) {  // for room: P5, owes_

@@ -1,4 +1,4 @@
-// What a client does when servers die: it sends again what they had not answered.
+// When servers die, a client sends again what they had not answered.
 #include <algorithm>
 #include <string>
 #include <utility>

@@ -1,4 +1,4 @@
-// What the ranks agree on when a table moves to the next group of the job: see P10 in server.hpp.
+// The ranks' agreement when a table moves to the next group of the job: see P10 in server.hpp.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace vol::ps {
 
-// What a rank brings from the last edition, after its server has stopped. A rank that joins brings
+// A rank's state from the last edition, after its server has stopped. A rank that joins brings
 // nothing.
 struct Brought {
   struct Range {

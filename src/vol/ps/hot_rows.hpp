@@ -12,7 +12,7 @@
 //         earlier one; for a later one it asks its own parent. At staleness 0 a client that asks
 //         for its clock t has not passed t, so no row has a later clock than t then.
 //     (c) A server asks once for a row and clock, however many ask it meanwhile.
-//     (d) What a dead server was asked is asked of the one that has its place in the tree now.
+//     (d) Questions to a dead server go to the one that has its place in the tree now.
 //     The client's own pushes of later clocks than the one it asks for may not be in the rows.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What a server does with the gradients that are pushed to a row of a table.
+// How a server applies the gradients that are pushed to a row of a table.
 #pragma once
 
 #include <cstddef>

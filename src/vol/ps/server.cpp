@@ -83,7 +83,7 @@ Rows Server::read_rows(const Head& head, std::span<const std::byte> message, Val
     return values == Values::kWhole ? head.count * options_.row_bytes()
                                     : options_.coder(head.count).bytes();
   };
-  // Whatever is sent because of this message, an answer or a copy's, fits a slot as well.
+  // A message that is sent because of this one, an answer or a copy's, fits a slot as well.
   const bool has_keys = head.keys != KeyForm::kConsecutive;
   const std::size_t most = kRoom / (options_.row_bytes() + (has_keys ? sizeof(std::int64_t) : 0));
   const std::size_t key_bytes = head.has_keys() ? head.count * sizeof(std::int64_t) : 0;

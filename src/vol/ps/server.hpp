@@ -123,7 +123,7 @@ class Server {
   // Copies ranges that the next edition's server goes on with out of the memory in which clients
   // read them, which ends with this server. To be called after run(), also if that has thrown.
   void hide() noexcept;
-  // What this server brings to the next edition, once it has stopped. The clock is the client's.
+  // This server's state for the next edition, once it has stopped. The clock is the client's.
   Brought brought() const;
   // The servers whose ranges have yet to come here in this edition. Any thread may ask.
   std::vector<int> movers() const;

@@ -1,5 +1,5 @@
-// What a server does when the clients' clocks go on: it applies pushes that it has kept (P6), and
-// answers pulls that wait (P5).
+// When the clients' clocks go on, a server applies pushes that it has kept (P6), and answers pulls
+// that wait (P5).
 #include <algorithm>
 #include <limits>
 #include <set>

@@ -1,4 +1,4 @@
-// What a server does when others die: it becomes primary, and makes copies.
+// When other servers die, a server becomes primary, and makes copies.
 #include <algorithm>
 #include <cstring>
 #include <utility>

@@ -1,5 +1,5 @@
-// What the two sides of a table agree on: its shape, and the messages between a rank's client and
-// the servers.
+// The contract of a table's two sides: its shape, and the messages between a rank's client and the
+// servers.
 #pragma once
 
 #include <cstddef>
@@ -133,7 +133,7 @@ struct Head {
   bool has_keys() const { return keys == KeyForm::kListed || keys == KeyForm::kKept; }
 };
 static_assert(sizeof(Head) == 56);
-// What follows begins at a multiple of eight bytes: keys, then values.
+// The rest begins at a multiple of eight bytes: keys, then values.
 inline constexpr std::size_t kHeadBytes = dstorm::kLine;
 inline constexpr std::size_t kRoom = kSlotBytes - kHeadBytes;
 

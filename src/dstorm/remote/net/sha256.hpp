@@ -10,7 +10,7 @@
 
 namespace dstorm::net {
 
-// For one thread. What it held of the message is wiped when it is destroyed.
+// For one thread. All that it holds of the message is wiped when it is destroyed.
 class Sha256 {
  public:
   static constexpr std::size_t kBlockBytes = 64;
