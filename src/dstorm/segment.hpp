@@ -30,7 +30,7 @@ struct SegmentOptions {
   Graph graph = Graph::all();
   std::size_t home_bytes = 0;    // memory per rank that all ranks of the host may read
   std::size_t result_bytes = 0;  // memory for a shared fold
-  std::string kind = {};         // what the layer above keeps in it; must agree between ranks
+  std::string kind = {};         // content, named by the layer above; must agree between ranks
   // Given if a payload says where the values lie (in a device's memory, say) instead of having
   // them: copies the values of an update of `rank` out, when the update has to leave its slot
   // before it is folded.

@@ -94,7 +94,7 @@ class DualRows {
 
  private:
   static constexpr bool kIsSparse = std::is_same_v<Matrix, Csr<T>>;
-  struct Part {  // what a sweep goes over
+  struct Part {  // the rows of a sweep
     Matrix matrix;
     const std::uint32_t* places;  // of its rows' coordinates; nullptr: in the same order
     std::size_t rows;

@@ -143,7 +143,7 @@ MUTANTS = {
     "AWAITED_IN_FAILED": Mutant(
         "backend",
         "torch._backend.members",
-        "self._exchange.shut()  # whoever is still in the call does not wait for this rank",
+        "self._exchange.shut()  # ranks still in the call do not wait for this one",
         "pass",
     ),
     # A rank that refuses a broadcast or barrier does not ask with the others how it has ended.

@@ -73,7 +73,7 @@ MUTANTS = {
     # Processes that a rank has started outlive it.
     "GROUP_NOT_KILLED": Mutant(
         "local.nursery",
-        "orphans.kill_group(process, signal.SIGKILL)  # what the rank has started",
+        "orphans.kill_group(process, signal.SIGKILL)  # the rank's children",
         "pass",
         "test_deaths.py",
     ),

@@ -15,7 +15,7 @@ from malt._errors import ConfigError
 
 _LOOKS = 9
 _FEW_FILES = 1024  # the usual soft limit, which `malt run` raises by itself
-_LITTLE_SHM = 64 << 20  # what a container gets by default
+_LITTLE_SHM = 64 << 20  # a container's default
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -26,7 +26,7 @@ _MOST_BYTES = 4096
 _SECONDS = 1.0  # how long the launcher waits for a client, which sends its request at once
 _ANSWER_SECONDS = 30.0  # how long the client waits for the launcher, which may be busy
 _DONE, _REFUSED = b"+", b"!"
-COUNT, LEAVE = "count", "leave"  # what a request is about: a number of ranks, or a rank
+COUNT, LEAVE = "count", "leave"  # a request's subject: a number of ranks, or a rank
 _PREFIX, _NAME = "malt-run-", "scale"
 _FILE = re.compile(rf"/{_PREFIX}[^/]+/{_NAME}( \(deleted\))?$")
 

@@ -163,7 +163,7 @@ class Newton:
         free, body = slopes[: self._features], weights[: self._features]
         free += body
         left = float(free @ free) / 2
-        if self._intercept:  # what _look() costs, which makes the alphas sum to 0
+        if self._intercept:  # the cost of _look(), which makes the alphas sum to 0
             left += abs(float(slopes[-1])) * (1 + abs(float(weights[-1])))
         primal, left, *_ = self._few.add_few(
             float(self._losses.costs @ self._losses.values(decisions))

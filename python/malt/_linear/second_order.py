@@ -27,7 +27,7 @@ class Task(NamedTuple):
     """One rank's part of a problem."""
 
     X: Any  # the rows as they were given
-    rows: Rows  # what multiplies them
+    rows: Rows  # multiplies them
     losses: Losses
     stopping: Stopping
 

@@ -16,7 +16,7 @@ from malt._errors import ConfigError
 from malt._system_limits import make_memory_file, reason
 
 _ALIGNMENT = 64
-_CHECKED = 1 << 20  # what is asked for beyond this is compared with the free memory first
+_CHECKED = 1 << 20  # requests beyond this are compared with the free memory first
 
 _SHORT = 4096  # bytes of an object that a message can hold itself
 

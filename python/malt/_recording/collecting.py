@@ -35,7 +35,7 @@ class Hosts(NamedTuple):
 
     node: int = 0
     nnodes: int = 1
-    watched: int = 0  # what is shown by any host, as bits
+    watched: int = 0  # things shown by any host, as bits
 
 
 class Collecting:

@@ -50,7 +50,7 @@ class Session:
     _awaits_server = False
     _awaits_name = False  # the name in the address may come to be known only later
     _nobody: str  # the message if nobody listens
-    _way_out: str  # what to do if the two are not of one job
+    _way_out: str  # advice if the two are not of one job
 
     def __init__(self, address: str, key: bytes, number: int, count: int) -> None:
         """The session of rank or node `number` of `count`, still to be opened."""

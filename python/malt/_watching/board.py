@@ -30,7 +30,7 @@ class Curve(NamedTuple):
     key: int  # of the process, other than those of all others
     rank: int
     name: str
-    wall_offset: int  # what to add to the points' times for the time since 1970
+    wall_offset: int  # added to the points' times, it gives the time since 1970
     points: list[Point]
 
 

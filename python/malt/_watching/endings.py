@@ -113,7 +113,7 @@ def write_trace(collector: Collector, path: Path) -> None:
         for text in absent:
             say(f"{path} lacks {text}")
         for other in {*range(exchange.hosts.nnodes)} - parts.keys():
-            discard(node_file(path, other, ".gz"))  # what has come of it
+            discard(node_file(path, other, ".gz"))  # the piece of it that has come
         files = [own, *(node_file(path, other, ".gz") for other in sorted(parts))]
         try:
             merge(files, path, absent)

@@ -91,7 +91,7 @@ class _Report:
         last = [one.last.time for process in processes for one in process.reported.values()]
         self._end = max([*(one.timeline.ended for one in processes), *last])
         self._shown = dict(list(self._of.items())[:MOST_RANKS])
-        self._left_out = list(absent)  # what the page does not show
+        self._left_out = list(absent)  # contents that the page lacks
 
     def parts(self) -> list[dict[str, Any]]:
         rest = [*self._gantt(), *self._charts(), *self._waits(), *self._changes()]

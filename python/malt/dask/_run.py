@@ -96,7 +96,7 @@ def run_each(
         try:
             return _results(client, chosen, futures, rendezvous, keep_going)
         finally:
-            rendezvous.close()  # whoever still waits there is told
+            rendezvous.close()  # ranks that still wait there are told
             _stop(client, chosen, rendezvous.address)
             client.cancel(futures, force=True)
 

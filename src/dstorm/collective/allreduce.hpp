@@ -119,7 +119,7 @@ class Allreduce {
 
  private:
   using Kind = AllreduceHead::Kind;
-  struct Peer {  // what has been read of another rank
+  struct Peer {  // state read of another rank
     SlotReader reader;
     std::uint64_t read = 0;        // its messages up to this iteration
     std::uint64_t inputs_end = 0;  // those up to this one can go once this rank has folded

@@ -106,7 +106,7 @@ Duplex::Arrived Duplex::peek(nanoseconds limit) {
         "no message of rank " + std::to_string(peer_) + " came within " + format_seconds(limit),
         {peer_});
   }
-  if (!found_) found_ = find();  // what it sent before it was gone
+  if (!found_) found_ = find();  // sent before it was gone
   if (!found_) throw_gone();
   const std::byte* const begin = state.reader(peer_).payload(found_->slot);
   const std::size_t head_bytes = found_->header.format;

@@ -66,7 +66,7 @@ class Duplex {
   int peer_;
   std::size_t depth_;           // without the spare slots
   std::uint64_t taken_ = 0;     // the sender's iterations up to this one have been taken
-  std::optional<Found> found_;  // what peek() has returned
+  std::optional<Found> found_;  // peek()'s result
 };
 
 }  // namespace dstorm

@@ -154,7 +154,7 @@ struct alignas(64) RecorderTotals {
   SharedWord waits_for;    // the rank that was missing at its last look + 1, or 0
 };
 
-struct alignas(32) RecorderPeer {  // what this rank knows of another
+struct alignas(32) RecorderPeer {  // this rank's record of another
   SharedWord waited;               // nanoseconds of waits in which that one was the last to come
   SharedWord folded;               // updates of its own that were folded here
   SharedWord staleness;            // of the last of these, in iterations; 0 if it was ahead

@@ -24,7 +24,7 @@ void Regrouping::move_to(const std::shared_ptr<Group>& group) {
       mailboxes.writer->go_on_from(r, state_.writer().addressed(r));
       mailboxes.readers[static_cast<std::size_t>(r)].go_on_from(state_.reader(r), last_ordinal(r));
     } else {
-      state_.add_stats(r, false, state_.gone);  // what was sent to it will never be folded
+      state_.add_stats(r, false, state_.gone);  // updates sent to it will never be folded
     }
   }
   mailboxes.writer->advance(state_.iteration);

@@ -55,7 +55,7 @@ class Admission {
   std::function<void(Stream)> await_;
   Screen screen_;
   Coder coder_;
-  std::unique_ptr<dstorm::device::PinnedMemory> found_;  // what the GPU tells the processor
+  std::unique_ptr<dstorm::device::PinnedMemory> found_;  // the GPU's report to the processor
   std::vector<dstorm::Update> admitted_;
   std::vector<Address> at_;
   std::vector<dstorm::device::Memory> scratch_;  // of decoded and clipped updates

@@ -52,7 +52,7 @@ class Calls:
         self._functions = Functions()
         self._dropped = 0  # the store's changes that the ranks know of
         self._is_at_rest = True  # the last call has ended without an exception
-        self._laid: dict[tuple[str, int], Parcel] = {}  # what this call has put into the arguments
+        self._laid: dict[tuple[str, int], Parcel] = {}  # put into the arguments by this call
 
     def sum(
         self,

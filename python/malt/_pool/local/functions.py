@@ -44,7 +44,7 @@ class Functions:
         self._parts: dict[int, list[bytes | memoryview]] = {}  # the latest, by number
         self._numbers: dict[bytes, int] = {}  # by digest
         self._next = 0
-        self._last: tuple[list[object], int] = [], -1  # what the last one refers to; its number
+        self._last: tuple[list[object], int] = [], -1  # the last one's references; its number
 
     def number(self, function: Callable[..., Any]) -> int:
         """Return the function's number. The ranks have it, or must be sent its parts.

@@ -129,7 +129,7 @@ class _Nursery:
             ended, status = os.waitpid(process, os.WNOHANG)
             if ended:
                 self._ranks.remove(process)
-                orphans.kill_group(process, signal.SIGKILL)  # what the rank has started
+                orphans.kill_group(process, signal.SIGKILL)  # the rank's children
                 self._tell("ended", process, os.waitstatus_to_exitcode(status))
 
     def _tell(self, *message: object) -> None:

@@ -219,7 +219,7 @@ class Members:
         assert self._exchange is not None
         is_whole = not isinstance(error, errors.PeerError)
         if not is_whole:
-            self._exchange.shut()  # whoever is still in the call does not wait for this rank
+            self._exchange.shut()  # ranks still in the call do not wait for this one
         held = self.held_by(is_whole, deadline)
         if Held.MISSES not in held:
             return

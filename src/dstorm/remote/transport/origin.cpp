@@ -21,7 +21,7 @@ void Answers::send(net::Stream& stream) {
   while (at_ < bytes_.size()) {
     const iovec part{bytes_.data() + at_, bytes_.size() - at_};
     const net::Moved moved = stream.send({&part, 1});
-    if (moved.bytes == 0) return;  // what the sender sent before it ended is still to be read
+    if (moved.bytes == 0) return;  // bytes sent before the sender ended are still to be read
     at_ += moved.bytes;
   }
   bytes_.clear();
