@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -14,22 +14,32 @@ from malt import _core_import as core
 from malt._arguments import finite, seconds, text, whole
 from malt._checkpoint.layout import SLOW_DISK
 from malt._checkpoint.spread import Spread
-from malt._core_import import BFLOAT16, FLOAT16, INT8, Codec
+from malt._core_import import Codec
 from malt._errors import ConfigError, PeerError, SupersededError, TimeoutError  # noqa: A004
 from malt._job import calls
 from malt._job import job as jobs
 from malt._job.numbering import recount
 from malt._partition import Partition
 from malt.ps import _joining
-from malt.ps._arguments import as_array, check_memory, hot_rows_of
+from malt.ps._arguments import (
+    Keys,
+    check_codec,
+    check_memory,
+    check_out,
+    check_rule,
+    check_threshold,
+    float_type,
+    gradients_of,
+    hot_rows_of,
+    keys_of,
+)
 from malt.ps._placing import Placing
-from malt.ps._rules import Add, Assign, Rule, UpdateFunction, states_of
+from malt.ps._rules import Add, Rule, UpdateFunction, states_of
 from malt.ps._saving import TableRows
 from malt.ps._seat import Seat
 from malt.ps._stats import TableStats
 
 Values: TypeAlias = npt.NDArray[Any]
-Keys: TypeAlias = "npt.NDArray[np.int64] | Sequence[int] | range | None"
 
 Result = TypeVar("Result")
 
@@ -37,7 +47,6 @@ _MOST_ROWS = 1 << 40
 _MOST_ROW_BYTES = 64 << 10
 _MOST_CACHED_KEYS = 1 << 30
 _MOST_PUSHES = 1 << 62
-_CODECS = [repr(codec) for codec in (FLOAT16, BFLOAT16, INT8)]
 
 
 class Table(Spread):
@@ -115,34 +124,17 @@ class Table(Spread):
         with _joining.refused_by_all(job, f"malt.ps.Table {self.name!r}", deadline):
             text("name", self.name)
             self.rows = whole("rows", rows, 1, _MOST_ROWS)
-            try:
-                self.dtype = np.dtype(dtype)
-            except TypeError:
-                self.dtype = np.dtype(object)
-            if self.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
-                raise ConfigError(f"dtype is {dtype!r}; a table has float32 or float64")
+            self.dtype = float_type(dtype)
             most_width = _MOST_ROW_BYTES // self.dtype.itemsize
             self._row_shape = () if width is None else (whole("width", width, 1, most_width),)
             width = 1 if width is None else int(width)
             rule = Add() if update is None else update
-            if isinstance(rule, type) or (not isinstance(rule, Rule) and not callable(rule)):
-                raise ConfigError(
-                    f"update is {rule!r}; it is a rule of malt.ps, as malt.ps.SGD(0.1), or a "
-                    "function f(values, gradients)"
-                )
+            check_rule(rule)
             finite("initial", initial)
             if staleness is not None:
                 whole("staleness", staleness, 0, 1 << 30)
-            if codec is not None and repr(codec) not in _CODECS:
-                raise ConfigError(
-                    f"codec is {codec!r}; a table takes malt.FLOAT16, BFLOAT16 or INT8, and holds "
-                    "back small gradients with threshold="
-                )
-            finite("threshold", threshold, 0)
-            if threshold > 0 and isinstance(rule, Assign):
-                raise ConfigError(
-                    f"threshold is {threshold!r}; Assign() has none, as what is held back is summed"
-                )
+            check_codec(codec)
+            check_threshold(threshold, rule)
             whole("cached_keys", cached_keys, 0, _MOST_CACHED_KEYS)
             hot_rows = hot_rows_of(hot, self.rows, staleness)
             self._placing = None
@@ -151,9 +143,8 @@ class Table(Spread):
                 self._placing = Placing(partition, self.rows, job.size)
                 room, partition_text = self._placing.room, self._placing.text
                 hot_rows = np.sort(self._placing.places[hot_rows])
-            live = max(
-                len(jobs.alive()), 1
-            )  # 0 if evicted, which it learns where it forms the group
+            # None if this rank is evicted, which it learns where it forms the group.
+            live = max(len(jobs.alive()), 1)
             most, why = live - 1, f", as {live} ranks are live"
             if job.generations is not None:
                 most, why = max(job.size - 1, 0), f", as there are {job.size} ranks"
@@ -236,16 +227,8 @@ class Table(Spread):
         return self._push(keys, gradients, _deadline(timeout))
 
     def _push(self, keys: Keys, gradients: npt.ArrayLike, deadline: core.Deadline) -> int:
-        array, first, count = self._keys(keys)
-        given = self._real(gradients)
-        shape = (count, *self._row_shape)
-        if given.ndim == 0:
-            given = np.broadcast_to(given, shape)
-        if given.shape != shape:
-            raise ConfigError(
-                f"table '{self.name}': gradients have shape {given.shape}; for {count} keys they "
-                f"have shape {shape}"
-            )
+        array, first, count = keys_of(self.name, keys, self.rows)
+        given = gradients_of(self.name, gradients, (count, *self._row_shape), self.dtype)
         if self._placing is not None:
             array, order = self._placing.of(array, first, count)
             given = given[order]
@@ -275,21 +258,12 @@ class Table(Spread):
         return self._pull(keys, out, _deadline(timeout))
 
     def _pull(self, keys: Keys, out: Values | None, deadline: core.Deadline) -> Values:
-        array, first, count = self._keys(keys)
+        array, first, count = keys_of(self.name, keys, self.rows)
         shape = (count, *self._row_shape)
         if out is None:
             out = np.empty(shape, dtype=self.dtype)
-        elif not isinstance(out, np.ndarray):
-            raise ConfigError(f"table '{self.name}': out is {out!r:.50}; it is a NumPy array")
-        elif (
-            out.shape != shape
-            or out.dtype != self.dtype
-            or not (out.flags.c_contiguous and out.flags.writeable)
-        ):
-            raise ConfigError(
-                f"table '{self.name}': out has shape {out.shape} and dtype {out.dtype}; it is a "
-                f"writable C-contiguous array of shape {shape} and dtype {self.dtype}"
-            )
+        else:
+            check_out(self.name, out, shape, self.dtype)
         if self._placing is None:
             self._call("pull", lambda table: table.pull(array, first, out, deadline))
             return out
@@ -411,14 +385,12 @@ class Table(Spread):
             self._seat.leave(hands_over=hands_over, deadline=deadline)
 
     def _spread(self, limit: float | None) -> TableRows:
-        width = self._row_shape[0] if self._row_shape else None
-        update = type(self._rule).__name__ if isinstance(self._rule, Rule) else "a function"
         facts = {
             "partition": None if self._placing is None else self._placing.text,
             "rows": self.rows,
-            "width": width,
+            "width": self._row_shape[0] if self._row_shape else None,
             "dtype": str(self.dtype),
-            "update": update,
+            "update": type(self._rule).__name__ if isinstance(self._rule, Rule) else "a function",
         }
         limit = jobs.current().settings.timeout if limit is None else limit
         return TableRows(
@@ -469,33 +441,6 @@ class Table(Spread):
             if named := _joining.of_ranks(error, call, job):
                 raise named from error
             raise
-
-    def _real(self, gradients: npt.ArrayLike) -> Values:
-        """Return the gradients as an array of the table's dtype."""
-        given = as_array(gradients)
-        if given.dtype.kind in "cOSUMm":
-            raise ConfigError(
-                f"table '{self.name}': gradients have dtype {given.dtype}; they are real numbers"
-            )
-        return given.astype(self.dtype, copy=False)
-
-    def _keys(self, keys: Keys) -> tuple[npt.NDArray[np.int64] | None, int, int]:
-        """Return the keys as an array, or None, the first one and their number."""
-        if keys is None:
-            return None, 0, self.rows
-        if isinstance(keys, range):
-            if keys.step != 1:
-                raise ConfigError(f"table '{self.name}': {keys} has step {keys.step}; it is 1")
-            return None, keys.start, len(keys)
-        array = as_array(keys)
-        if array.shape == (0,):
-            array = array.astype(np.int64)
-        if array.dtype != np.int64 or array.ndim != 1:
-            raise ConfigError(
-                f"table '{self.name}': the keys have dtype {array.dtype} and {array.ndim} "
-                "dimensions; they are a 1-D array of int64 (keys.astype(numpy.int64))"
-            )
-        return np.ascontiguousarray(array), 0, len(array)
 
 
 def _deadline(timeout: float | None) -> core.Deadline:

@@ -13,7 +13,7 @@ def test_table_that_an_interrupted_rank_makes_again_is_the_same_on_all_ranks(
     body = """
 from interrupts import interrupts_of_rank_0
 malt.init(timeout=1)
-files = "_table.py", "_seat.py", "_joining.py", "calls.py"
+files = "_table.py", "_arguments.py", "_seat.py", "_joining.py", "calls.py"
 sums, kinds, moments = set(), set(), 0
 make = lambda: malt.ps.Table(10, staleness=0)
 for where, errors, table in interrupts_of_rank_0("table", make, files, step=6):
