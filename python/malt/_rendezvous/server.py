@@ -20,6 +20,7 @@ from malt._rendezvous.exit_code import describe_end
 from malt._rendezvous.generation_table import GenerationTable
 from malt._rendezvous.listener import Listener
 from malt._rendezvous.node_table import Nodes
+from malt._rendezvous.refusal import refusal_of
 from malt._rendezvous.relay import Relay
 from malt._rendezvous.sessions import Sessions
 from malt._rendezvous.wire import ToClient, ToServer
@@ -280,7 +281,9 @@ class Server:
                 self._waiting[connection] = time.monotonic()
                 return
         self._waiting.pop(connection, None)
-        if refusal := self._refusal(kind, number, connection.size):
+        first = self._sessions.joined[kind].get(number)
+        is_taking_over = self._settles_at is not None
+        if refusal := refusal_of(connection, first, self._nodes, self.size, is_taking_over):
             connection.closing = True
             self._sessions.send(connection, ToClient.REFUSED + refusal.encode())
             return
@@ -296,10 +299,7 @@ class Server:
         if kind == wire.MEMBER:
             self._lost.pop(number, None)  # the rank's next process has come
             greeting = bytes(
-                [
-                    wire.GOES_ON * self._generations.has_formed
-                    | wire.TAKES_OVER * (self._settles_at is not None)
-                ]
+                [wire.GOES_ON * self._generations.has_formed | wire.TAKES_OVER * is_taking_over]
             )
             frames = self._generations.join(number)
         self._sessions.send(connection, ToClient.WELCOME + greeting)
@@ -312,37 +312,6 @@ class Server:
         for waiting in list(self._waiting):
             if waiting.number == rank:
                 self._open(waiting)
-
-    def _refusal(self, kind: bytes, number: int, count: int) -> str:
-        nnodes = self._nodes.nnodes
-        first = self._sessions.joined[kind].get(number)
-        if kind != wire.NODE and (count != self.size or number >= count):
-            return f"rank {number} of {count} is not of this job of {self.size}"
-        is_taking_over = self._settles_at is not None
-        # A rank may come before its launcher does.
-        if kind != wire.NODE and not is_taking_over and not self._nodes.has(number):
-            return f"rank {number} has ended, or was lost with its node: it is no longer in the job"
-        if kind != wire.NODE and first:
-            return (
-                f"rank {number} has joined already, as process {first.process}; a process that a "
-                "rank starts must not join the job again"
-            )
-        if kind == wire.NODE and (count != nnodes or number >= count):
-            return (
-                f"node {number} says --nnodes {count}, node 0 says --nnodes {nnodes}: give each "
-                "launcher the same"
-            )
-        if kind == wire.NODE and first:
-            return (
-                f"--node-rank {number} is taken by process {first.process} on {first.host}: "
-                "give each launcher one of its own"
-            )
-        if kind == wire.NODE and self.size and number not in self._nodes.missing:
-            return (
-                f"the job has started already, and its node {number} cannot rejoin: start the "
-                "whole job again, or with --elastic start ranks on the other nodes (malt scale)"
-            )
-        return ""
 
     def _take_frame(self, connection: Connection) -> bool:
         """Handle the next genuine frame; False when it has not come yet."""
