@@ -26,7 +26,6 @@ from malt._uninterrupted import uninterrupted
 _DEPTH = 4  # messages on their way from each rank
 _MOST_STEPS = 8  # of sending a float change and what its rounding left; two are the rule
 _EVEN_ELEMENTS = 1 << 16  # of a copy that are evened out at a time
-_CHECK = 1 << 24  # bytes of an array that are read at a time
 # Words of a rank's row in a comparison, before its `held`.
 _IS_HERE, _IS_FRESH, _CHECKSUM, _CLOCK, _FIRST_HELD = range(5)
 
@@ -217,9 +216,6 @@ class Replica:
 
         self._wait(is_done, missing, "receive what this rank sent", deadline, for_room=True)
 
-    def _others(self, live: Sequence[int]) -> list[int]:
-        return [rank for rank in live if rank != self._rank]
-
     def await_exchanges(self, target: int, deadline: Deadline) -> None:
         """Wait for `target` exchanges of each live rank that is not in a drain."""
 
@@ -227,8 +223,10 @@ class Replica:
             mine = self._marks[self._rank]
             return [
                 rank
-                for rank in self._others(live)
-                if self.streams.clocks[rank] < target and self._marks[rank] <= mine
+                for rank in live
+                if rank != self._rank
+                and self.streams.clocks[rank] < target
+                and self._marks[rank] <= mine
             ]
 
         self._wait(lambda live: not missing(live), missing, f"come to exchange {target}", deadline)
@@ -334,11 +332,17 @@ class Replica:
         if self._may_reduce(self._reducers[0]):
             self._rows[:] = 0
             row = self._rows[self._rank]
-            checksum = _checksum(self._copy) if self._is_first else 0
+            checksum = self._checksum() if self._is_first else 0
             row[:_FIRST_HELD] = True, self._is_fresh, checksum, self.streams.clocks[self._rank]
             row[_FIRST_HELD:] = self.streams.held
             data, count = self._rows.ctypes.data, self._rows.size
             self._reducers[0].allreduce(data, count, False, deadline.left)
+
+    def _checksum(self) -> int:
+        value = 0
+        for piece in self._pieces_of_copy():
+            value = zlib.crc32(piece.data, value)
+        return value
 
     def _may_reduce(self, reducer: Reducer) -> bool:
         """Return whether the last result has been used, or has not come."""
@@ -406,10 +410,9 @@ class Replica:
             self._pieces = 0  # its sender may have begun again, or have died and be another
         if part.place != self._pieces:
             return
-        piece = pieces[part.place] if part.place < len(pieces) else pieces[0][:0]
-        if part.parts != len(pieces) or len(part.payload) != piece.nbytes:
+        if part.parts != len(pieces) or len(part.payload) != pieces[part.place].nbytes:
             raise DamagedError(f"shared array {self.name!r}: rank {part.origin} sent wrong values")
-        piece[:] = np.frombuffer(part.payload, piece.dtype)
+        pieces[part.place][:] = np.frombuffer(part.payload, self._copy.dtype)
         self._pieces += 1
         if self._pieces == len(pieces):
             np.copyto(self._flat, self._copy)
@@ -444,10 +447,3 @@ class Replica:
         copy[:] = rounded
         self.rounded = end if end < self._copy.size else None
         self.is_drained = self.rounded is None
-
-
-def _checksum(array: npt.NDArray[Any]) -> int:
-    data, value = array.view(np.uint8), 0
-    for start in range(0, len(data), _CHECK):
-        value = zlib.crc32(data[start : start + _CHECK].tobytes(), value)
-    return value
