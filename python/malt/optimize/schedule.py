@@ -26,20 +26,15 @@ import numpy as np
 import numpy.typing as npt
 
 from malt._alike import check_alike
-from malt._arguments import function, number, whole
+from malt._arguments import function, whole
 from malt._core_import import SUM, Update, Vector
-from malt._errors import (
-    ConfigError,
-    Error,
-    PeerError,
-    TimeoutError,  # noqa: A004
-    describe_ranks,
-)
+from malt._errors import ConfigError, Error, PeerError, TimeoutError, describe_ranks  # noqa: A004
 from malt._job import job as jobs
 from malt._job import joining
 from malt._job.agreement import Report, Together, resumed
 from malt._mistakes import missed
 from malt._vectors.vectors import vector
+from malt.optimize._independent import independent
 
 __all__ = ["Program", "Result", "independent", "run"]
 
@@ -285,14 +280,12 @@ class _Running:
 
     def _receive(self, ranks: list[int]) -> list[Result] | None:
         """Return the results of the oldest round in flight, or None if a rank's are missing."""
-        begun = self._flight[0]
-        values = {self._rank: begun.own, **self._gather()}
+        parts, own = self._flight[0]
+        values = {self._rank: own, **self._gather()}
         if any(rank not in values for rank in ranks):
             return None
         self._flight.popleft()
-        return [
-            Result(rank, part, values[rank]) for rank, part in zip(ranks, begun.parts, strict=True)
-        ]
+        return [Result(rank, part, values[rank]) for rank, part in zip(ranks, parts, strict=True)]
 
     def _send(self, values: Array, mark: int) -> None:
         """Send the update of the round that begins to the other ranks."""
@@ -431,9 +424,7 @@ class _RunningInJob(_Running):
         values: dict[int, Array] = {}
 
         def keep(_: Array, updates: list[Update]) -> None:
-            for update in updates:
-                if update.values[-1] == 0:
-                    values[update.rank] = np.array(update.values[:-1])
+            values.update({u.rank: np.array(u.values[:-1]) for u in updates if u.values[-1] == 0})
             self._note_ended(updates)
 
         try:
@@ -457,45 +448,3 @@ def _rounds(count: int) -> str:
 
 def _have(ranks: Sequence[int]) -> str:
     return f"{describe_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'}"
-
-
-def independent(
-    priorities: npt.ArrayLike, correlations: npt.ArrayLike, *, bound: float, most: int
-) -> Array:
-    """Pick parameters that may be updated at the same time, those of highest priority first.
-
-    A parameter is left out if it is correlated above the bound with one that was picked before.
-    Updates of the picked ones then hardly disturb one another.
-
-    Args:
-        priorities: (candidates,), say the size of each one's last change.
-        correlations: (candidates, candidates), of which the sizes count.
-        bound: the largest size of a correlation between two that are picked; from 0 to 1.
-        most: how many to pick at most.
-
-    Returns:
-        The picked candidates' places, in the order in which they were picked.
-
-    Raises:
-        ConfigError: an argument is out of range, or the shapes do not fit.
-    """
-    order = np.asarray(priorities, np.float64)
-    sizes = np.abs(np.asarray(correlations, np.float64))
-    if order.ndim != 1 or sizes.shape != (len(order), len(order)):
-        raise ConfigError(
-            f"priorities have the shape {order.shape} and correlations {sizes.shape}; they must be "
-            "(candidates,) and (candidates, candidates)"
-        )
-    number("bound", bound, 0, most=1)
-    whole("most", most, 0)
-    if not (np.isfinite(order).all() and np.isfinite(sizes).all()):
-        raise ConfigError("a priority or a correlation is not finite; give constant columns 0")
-    picked: list[int] = []
-    is_free = np.ones(len(order), bool)
-    for each in np.argsort(-order, kind="stable"):
-        if len(picked) == most:
-            break
-        if is_free[each]:
-            picked.append(int(each))
-            is_free &= sizes[each] <= bound
-    return np.array(picked, np.intp)
