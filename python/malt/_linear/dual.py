@@ -17,18 +17,18 @@ import numpy.typing as npt
 from scipy import sparse
 from threadpoolctl import threadpool_limits
 
-from malt._core_import import DualAscentFloat32, DualAscentFloat64, dealt_list_length
+from malt._core_import import DualAscentFloat32, DualAscentFloat64
 from malt._job import job as jobs
 from malt._job import joining
 from malt._job.job import Job
 from malt._linear import equations, second_order
+from malt._linear.dual_input import Output, Start, part_of
 from malt._linear.forecast import Forecast, is_rounding, may_end_within
 from malt._linear.losses import KINKED, Losses
 from malt._linear.newton_products import Rows as Products
 from malt._linear.newton_products import column_means
 from malt._linear.problems import Look, Problem, Solution, Stopping
 from malt._linear.rank_sums import RankLostError, Sums
-from malt._pool import forked
 
 Array = npt.NDArray[Any]
 # A run of an ascent. It yields the ascent where one rank alone has begun a sweep.
@@ -66,50 +66,6 @@ _KAPPA_OF_UNLIKE = 10.0
 _CACHE = 1 << 21  # bytes, of a core's own
 # An objective below this many eps (its square, for squares) of that of no weights is rounding.
 _FLOOR = 16.0
-
-
-class Dealt(NamedTuple):
-    """Memory that the ranks of one host share, to deal the rows out anew in each sweep."""
-
-    rows: Array
-    lists: Array
-
-    @staticmethod
-    def of(rows: int, ranks: int, dtype: Any) -> Dealt:
-        length = ranks * dealt_list_length(rows, ranks)
-        return Dealt(
-            forked.shared_zeros((4 * rows,), dtype), forked.shared_zeros((length,), np.uint32)
-        )
-
-
-class Rows(NamedTuple):
-    """This rank's rows; or all rows, if the ranks share them, and some are dealt to each."""
-
-    examples: Any
-    targets: Array
-    weights: Array | None = None
-    dealt: Dealt | None = None
-    matrix: Any = None  # of the examples
-
-
-class Start(NamedTuple):
-    """The beginning of an ascent: an alpha for each row, and the intercept."""
-
-    alphas: Array
-    intercept: float
-
-
-class Output(NamedTuple):
-    """One of a model's outputs: a problem of its own over the same examples."""
-
-    rows: Rows
-    start: Start | None = None
-    watch: Callable[[Look], object] = lambda _: None
-
-
-def part_of(rows: int, rank: int, ranks: int) -> slice:
-    """Return the rows of which a rank has the alphas, where ranks share them."""
-    return slice(rows * rank // ranks, rows * (rank + 1) // ranks)
 
 
 def solve(

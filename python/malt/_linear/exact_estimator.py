@@ -19,8 +19,9 @@ from malt._arguments import number, whole
 from malt._errors import ConfigError
 from malt._job import job as jobs
 from malt._job import joining
-from malt._linear import dual, lbfgs, softmax
+from malt._linear import dual, dual_input, lbfgs, softmax
 from malt._linear.agreed_data import All
+from malt._linear.dual_input import part_of
 from malt._linear.input import LARGEST, LinearInput
 from malt._linear.newton_products import awkward_column
 from malt._linear.problems import Look, Problem, Solution, Stopping, below_rounding
@@ -105,11 +106,11 @@ class ExactModel(LinearInput):
         alphas = self._new_alphas(X.shape[0], outputs)
         dealt = None
         if ranks > 1 and not by_output:
-            dealt = [dual.Dealt.of(X.shape[0], ranks, X.dtype) for _ in range(outputs)]
+            dealt = [dual_input.Dealt.of(X.shape[0], ranks, X.dtype) for _ in range(outputs)]
 
-        def of(k: int) -> dual.Output:
+        def of(k: int) -> dual_input.Output:
             targets, weights = output(k)
-            rows = dual.Rows(
+            rows = dual_input.Rows(
                 examples,
                 np.ascontiguousarray(targets, X.dtype),
                 None if weights is None else np.ascontiguousarray(weights, X.dtype),
@@ -119,8 +120,8 @@ class ExactModel(LinearInput):
             start = None
             if starts is not None:
                 column = np.ascontiguousarray(starts[:, k], X.dtype)
-                start = dual.Start(column, float(self._weights(np.float64)[-1, k]))
-            return dual.Output(rows, start, self._watch(k, outputs))
+                start = dual_input.Start(column, float(self._weights(np.float64)[-1, k]))
+            return dual_input.Output(rows, start, self._watch(k, outputs))
 
         def solve(rank: int) -> list[Solution | None]:
             mine = range(rank, outputs, ranks) if by_output else range(outputs)
@@ -135,7 +136,7 @@ class ExactModel(LinearInput):
             solved: list[Solution | None] = [None] * outputs
             for k, one in zip(mine, found, strict=True):
                 if alphas is not None:
-                    part = slice(None) if dealt is None else dual.part_of(X.shape[0], rank, ranks)
+                    part = slice(None) if dealt is None else part_of(X.shape[0], rank, ranks)
                     alphas[part, k] = one.alphas
                 solved[k] = one._replace(alphas=None, weights=one.weights[:, np.newaxis])
             return solved
@@ -157,7 +158,7 @@ class ExactModel(LinearInput):
         start = self._start_of(outputs)
 
         def solve(rank: int) -> list[Solution | None]:
-            part = dual.part_of(X.shape[0], rank, ranks)
+            part = part_of(X.shape[0], rank, ranks)
             rows, classes = X, softmax.Classes(output.targets, costs)
             if ranks > 1:
                 rows, classes = X[part], softmax.Classes(output.targets[part], costs[part])
