@@ -30,6 +30,10 @@ _MOST_ERRORS = 8  # of one call on one rank
 _SHORT = 0.1  # seconds, in which rank 0 ends a call that needs no other rank any more
 
 
+class AlarmError(Exception):
+    """An exception of a handler, as one of a time limit: no BaseException alone."""
+
+
 class Moments:
     """Counts the moments of a call, and interrupts it at one of them.
 
@@ -39,7 +43,11 @@ class Moments:
     """
 
     def __init__(
-        self, at: int, within: Sequence[str] = ("",), traced: tuple[str, ...] = _TRACED
+        self,
+        at: int,
+        within: Sequence[str] = ("",),
+        traced: tuple[str, ...] = _TRACED,
+        raised: type[BaseException] = KeyboardInterrupt,
     ) -> None:
         """`within`: how the names begin of those of the `traced` files whose moments count."""
         self.count = 0
@@ -47,10 +55,11 @@ class Moments:
         self._at = at
         self._within = tuple(within)
         self._traced = traced
+        self._raised = raised
 
     def run(self, call: Callable[[], Any]) -> Any:
-        """Make the call. Raises KeyboardInterrupt where it is interrupted."""
-        handler = signal.signal(_SIGNAL, _interrupt)
+        """Make the call. Raises `raised` where it is interrupted."""
+        handler = signal.signal(_SIGNAL, self._interrupt)
         tracing = sys.gettrace()
         sys.settrace(self._enter)
         try:
@@ -58,6 +67,9 @@ class Moments:
         finally:
             sys.settrace(tracing)
             signal.signal(_SIGNAL, handler)
+
+    def _interrupt(self, *_: object) -> None:
+        raise self._raised
 
     def _enter(self, frame: FrameType, _event: str, _argument: object) -> Any:
         if not frame.f_code.co_filename.startswith(self._traced):
@@ -105,7 +117,11 @@ def interrupts(call: Callable[[], Any], within: Sequence[str] = ("",)) -> Iterat
 
 
 def interrupts_of_rank_0(
-    name: str, call: Callable[[], Any], within: Sequence[str] = ("",), step: int = 1
+    name: str,
+    call: Callable[[], Any],
+    within: Sequence[str] = ("",),
+    step: int = 1,
+    raised: type[BaseException] = KeyboardInterrupt,
 ) -> Iterator[tuple[str, list[BaseException], Any]]:
     """Make a collective call again and again, with an interrupt of rank 0 at every `step`th moment.
 
@@ -116,14 +132,15 @@ def interrupts_of_rank_0(
     for at in itertools.count(1, step):
         key = f"{name} {at}"
         jobs.meet(f"{key} begins")
-        moments, errors, has_made, made = Moments(at, within), [], False, None
+        moments = Moments(at, within, raised=raised)
+        errors, has_made, made = [], False, None
         while not has_made or not _is_enough(f"{key} ends"):
             assert len(errors) < _MOST_ERRORS, errors
             has_made, made = False, None
             try:
                 made = moments.run(call) if is_first and not moments.where else call()
                 has_made = True
-            except (KeyboardInterrupt, malt.Error) as error:
+            except (KeyboardInterrupt, AlarmError, malt.Error) as error:
                 errors.append(error.with_traceback(None))
             if is_first and has_made:
                 jobs.raise_flag(f"{key} ends")
@@ -144,10 +161,6 @@ def _is_enough(flag: str) -> bool:
             return False
         time.sleep(0.002)
     return True
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 @functools.cache

@@ -113,6 +113,7 @@ class Together:
         *,
         sent: Sent | None = None,
         may_differ: bool = False,
+        failures: type[Exception] = Exception,
     ) -> tuple[Result, dict[int, Report]]:
         """Run `action` on every rank, and tell the other ranks how it went.
 
@@ -124,6 +125,8 @@ class Together:
                 that was sent then counts; the others may have ended it.
             may_differ: the call looks itself whether what an exception's call had sent still holds,
                 if that is a single piece.
+            failures: of the action, that the other ranks are told. Any other exception is one of a
+                signal handler, and ends the step on this rank before it has sent anything.
 
         Returns:
             This rank's result, and by rank the report of each rank that is not dead.
@@ -147,7 +150,7 @@ class Together:
             failure, post = error, _DAMAGED + str(error).encode()[:_MOST_TOLD]
         except ConfigError as error:
             failure, post = error, _FAILED + str(error).encode()[:_MOST_TOLD]
-        except Exception as error:  # the other ranks must learn of every failure
+        except failures as error:  # the other ranks must learn of every one
             text = f"{type(error).__name__}: {error}"
             failure, post = error, _FAILED + text.encode()[:_MOST_TOLD]
         limit = self.timeout if timeout is None else timeout

@@ -28,7 +28,7 @@ class Settings(NamedTuple):
             ConfigError: a setting is wrong.
         """
         return cls(
-            _setting(transport, "MALT_TRANSPORT", "auto"),
+            _setting(None if transport is None else str(transport), "MALT_TRANSPORT", "auto"),
             _seconds(timeout, "timeout", "600"),
             _seconds(silence, "silence", "5", least=0.1),
             _tie(tie),

@@ -125,6 +125,7 @@ def _common_labels(
         if not set(theirs) <= set(labels):
             raise ConfigError(
                 f"{call}: rank {rank} has the labels {theirs}, rank {most} has {labels}: no rank "
-                "has all; label them alike, or give the same classes= to partial_fit()"
+                "has all; give one rank rows of all labels, or all ranks the same classes= where "
+                "they call partial_fit()"
             )
     return np.array(labels, dtype=None if here.dtype.kind in "OU" else here.dtype)

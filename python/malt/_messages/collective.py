@@ -15,7 +15,7 @@ import numpy.typing as npt
 from malt._alike import check_alike
 from malt._arguments import seconds, unmasked, whole
 from malt._core_import import AVG, SUM, Fold
-from malt._errors import ConfigError, DamagedError, PeerError, describe_ranks
+from malt._errors import ConfigError, DamagedError, Error, PeerError, describe_ranks
 from malt._job import job as jobs
 from malt._job.agreement import Report, Together
 from malt._messages import values
@@ -211,7 +211,7 @@ def _tell_all(
         )
     own = tell if sent.post is None else lambda: (None, {})
     sent.is_here = True
-    told = dict(sorted(together.step("the value", own, sent=sent)[1].items()))
+    told = dict(sorted(together.step("the value", own, sent=sent, failures=Error)[1].items()))
     all_values = {rank: _unpacked(report["parts"]) for rank, report in told.items()}
     check_alike(
         call,

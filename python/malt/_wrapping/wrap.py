@@ -200,10 +200,12 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
 
     def _check_parameters(self) -> None:
         kind = type(self.estimator).__name__
-        if isinstance(self.estimator, type) or not hasattr(self.estimator, "partial_fit"):
-            shown = repr(self.estimator) if isinstance(self.estimator, type) else kind
+        if isinstance(self.estimator, type):
+            name = self.estimator.__name__
+            raise ConfigError(f"the estimator is the class {name}; give an instance, {name}()")
+        if not hasattr(self.estimator, "partial_fit"):
             raise ConfigError(
-                f"{shown} has no partial_fit(), by which the ranks train between exchanges; "
+                f"{kind} has no partial_fit(), by which the ranks train between exchanges; "
                 "give an estimator that learns in steps, such as SGDClassifier(), SGDRegressor(), "
                 "MLPClassifier() or MiniBatchKMeans()"
             )

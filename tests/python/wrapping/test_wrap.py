@@ -361,7 +361,7 @@ def test_prediction_before_fit_says_so(digits: tuple[Any, Any]) -> None:
     ("estimator", "options", "words"),
     [
         (LogisticRegression(), {}, r"LogisticRegression has no partial_fit\(\).*SGDClassifier"),
-        (SGDClassifier, {}, "SGDClassifier.* has no partial_fit"),
+        (SGDClassifier, {}, r"is the class SGDClassifier; give an instance, SGDClassifier\(\)"),
         (IncrementalPCA(), {}, "orthonormal basis"),
         (Birch(), {}, "a tree"),
         (SGDClassifier(), {"every": 0}, "every is 0; it must be a whole number at least 1"),

@@ -127,7 +127,7 @@ class Sender:
         self._end = end
         self._timeout = timeout
         self._line = Line("malt send")
-        self._blocking = Blocking("send", "sent")
+        self._blocking = Blocking("send")
 
     def send(self, tensor: torch.Tensor, tag: int, is_blocking: bool) -> Call:
         """Send a tensor: at once if there is room for it, else in a thread."""
@@ -178,7 +178,7 @@ class Receiver:
         self._lock = threading.Lock()  # of the list, and of whether a thread serves it
         self._busy = threading.Lock()  # held by the thread that uses the link
         self._has_thread = False
-        self._blocking = Blocking("recv", "received")
+        self._blocking = Blocking("recv")
 
     def is_wanted(self) -> bool:
         return self._end.is_wanted()
@@ -204,6 +204,7 @@ class Receiver:
 
     @uninterrupted
     def _wait(self, tensor: torch.Tensor, tag: int, call: Call, deadline: float) -> None:
+        call.is_served = True
         with self._lock:
             self._waiting.append(_Waiting(tensor, tag, call, deadline))
             if not self._has_thread:
@@ -229,7 +230,7 @@ class Receiver:
         Raises:
             ConfigError: they fill the memory that there is for them.
         """
-        if self._end.is_made and self._busy.acquire(blocking=False):
+        if self._end.is_made and self._busy.acquire(timeout=0):
             try:
                 self._end.link(0).check_room(tag)
             finally:
@@ -325,7 +326,7 @@ class Mail:
         self._senders: dict[int, Sender] = {}
         self._receivers: dict[int, Receiver] = {}
         self._any: dict[int, Line] = {}  # by tag
-        self._blocking = Blocking("recv", "received")  # from any rank
+        self._blocking = Blocking("recv")  # from any rank
         self._lock = threading.Lock()
 
     def send(self, tensor: torch.Tensor, to: int, tag: int, is_blocking: bool = False) -> Call:
@@ -345,6 +346,7 @@ class Mail:
         deadline = deadline_in(self._members.timeout)
         call = Call.pending([tensor])
         call.stream = on_stream_of(tensor)
+        call.is_served = True
         if is_blocking:
             self._blocking.add(call)
 

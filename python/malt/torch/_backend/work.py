@@ -59,11 +59,13 @@ class Call(_Work):  # type: ignore[misc] # PyTorch is no dependency
         on_taken: is called when somebody has waited for the call's end.
         is_blocking: an exception that ends that wait withdraws the call.
         begun: of a message: has an element once it has been sent or received, or is about to be.
+        is_served: a thread receives the message, and ends the call.
     """
 
     stream: OnStream | None = None
     on_taken: Callable[[], None] | None = None
     is_blocking = False
+    is_served = False
 
     def __init__(self, tensors: Any) -> None:
         super().__init__()
@@ -126,7 +128,7 @@ class Call(_Work):  # type: ignore[misc] # PyTorch is no dependency
             seconds = None if timeout is None else timeout.total_seconds()
             limit = seconds if seconds is not None and seconds > 0 else None
             try:
-                self._await_end(limit)
+                self.await_end(limit)
             except BaseException:
                 if self.is_blocking:
                     self.withdraw()
@@ -141,7 +143,7 @@ class Call(_Work):  # type: ignore[misc] # PyTorch is no dependency
             self.stream.join()
         return True
 
-    def _await_end(self, limit: float | None) -> None:
+    def await_end(self, limit: float | None = None) -> None:
         end = math.inf if limit is None else time.monotonic() + limit
         while not self._has_ended and (left := end - time.monotonic()) > 0:
             # Looks again: a thread that an exception ends between these two keeps the lock.
@@ -227,9 +229,10 @@ class Blocking:
     withdrawn if its message has not begun; if it has, the next call of the link says so, once.
     """
 
-    def __init__(self, name: str, done: str) -> None:
+    def __init__(self, name: str) -> None:
+        """`name`: "send" or "recv"."""
         self._name = name
-        self._done = done
+        self._done = "sent, or is on its way" if name == "send" else "received"
         self._last: Call | None = None
 
     def add(self, call: Call) -> None:
@@ -247,13 +250,15 @@ class Blocking:
         last = self._last
         if last is None or threading.current_thread() is not threading.main_thread():
             return  # signal handlers run in the main thread
-        has_failed = isinstance(last.exception(), (PeerError, TimeoutError))  # as if not begun
+        is_undone = last.withdraw()
+        if not is_undone and last.is_served:  # its tensor is whole then, or its time is up
+            last.await_end()
+        is_undone = is_undone or isinstance(last.exception(), (PeerError, TimeoutError))
         error = ConfigError(
             f"{self._name}: this call has done nothing, as an exception has ended the {self._name} "
-            f"before it, whose message has been {self._done}, or is on its way; for another "
-            "message make the call again"
+            f"before it, whose message has been {self._done}; for another message make the call "
+            "again"
         )
-        is_undone = last.withdraw() or has_failed
         self._last = None  # and at once the error, which is raised once
         if not is_undone:
             raise error
