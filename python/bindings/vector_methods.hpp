@@ -52,7 +52,9 @@ void add_vector_methods(py::class_<Vector, Options...>& to) {
           return stats_of(self.vector().segment(), self.vector().stats(), self.vector().screened());
         },
         "This vector's counters. Any thread, at any time.")
-      .def_property_readonly("uses", &Vector::uses, "How this rank has used it; for the package.")
+      .def_property_readonly(
+          "uses", &Vector::uses,
+          "How often this rank has used it: calls that have ended, such as uses.allreduces.")
       .def(
           "close", [](const Vector& self) { self.vector().close(); },
           py::call_guard<py::gil_scoped_release>(),

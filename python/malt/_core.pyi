@@ -569,7 +569,7 @@ class Vector:
     @property
     def uses(self) -> Uses:
         """
-        How this rank has used it; for the package.
+        How often this rank has used it: calls that have ended, such as uses.allreduces.
         """
 class RowVector(Vector):
     """
@@ -762,7 +762,7 @@ class DeviceVector:
     @property
     def uses(self) -> Uses:
         """
-        How this rank has used it; for the package.
+        How often this rank has used it: calls that have ended, such as uses.allreduces.
         """
 class SparseUpdateFloat32:
     """

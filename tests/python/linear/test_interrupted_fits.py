@@ -10,7 +10,7 @@ from jobs import run_job
 FITS = {
     "sgd": "SGDClassifier(max_iter=10**6, tol=None).fit(X, y)",
     "sgd-async": "SGDClassifier(max_iter=10_000, tol=None, sync='async').fit(X, y)",
-    "svc": "LinearSVC(tol=1e-12, C=100).fit(random.normal(size=(20_000, 200)), np.tile(y, 10))",
+    "svc": "[LinearSVC(tol=1e-12, C=100).fit(X, y) for _ in range(10**4)]",  # one is short
     "mf": "MatrixFactorization(passes=10**6).fit((users, items, y))",
 }
 
@@ -47,4 +47,5 @@ for other in range(size): await_flag(str(other))
     for error in others:
         assert error is not None
         assert error.kind in ("PeerError", "TimeoutError"), error
-        assert error.ranks == (0,), error
+        # And a rank that has left since, because it missed rank 0 a call before this one did.
+        assert 0 in error.ranks, error
