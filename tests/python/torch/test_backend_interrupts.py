@@ -70,6 +70,18 @@ traced = (*(os.path.dirname(each.__file__) for each in (malt, dist)), contextlib
 taken = []
 forget = work.Blocking._forget
 work.Blocking._forget = lambda self: (taken.append(True), forget(self))
+await_end = work.Call.await_end
+
+def waits_now():
+    return here / f"waits-{at}"
+
+def wait_in_sight(self, limit=None):
+    if is_begun:
+        waits_now().touch()
+    await_end(self, limit)
+
+if KIND == "recv later":
+    work.Call.await_end = wait_in_sight
 
 def message(number):
     return torch.tensor([float(number)])
@@ -82,16 +94,18 @@ def received(into=None):
     except ValueError as error:
         return str(error)
 
-found, kind = [], KIND
+found, kind, is_begun = [], KIND, False
 over, at = torch.zeros(1), 1
 while not over:
     group = dist.new_group([0, 1])
     moments, given, errors, got = Moments(at, traced=traced), message(0), [], []
+    is_begun = False
     source = 1 if "send" in kind else 0
     if not kind.startswith("first"):
         dist.send(message(0), 1 - rank, group) if rank == source else received()
     if rank == 0 and source == 0:
-        time.sleep(0.01 if kind == "recv later" else 0)
+        while kind == "recv later" and not waits_now().exists():
+            time.sleep(0.001)
         for number in (1, 2):
             dist.send(message(number), 1, group)
     if kind == "recv":
@@ -99,6 +113,7 @@ while not over:
     if rank == 1:
         call = (lambda: dist.send(message(1), 0, group)) if source else (lambda: received(given))
         taken.clear()
+        is_begun = True
         try:
             moments.run(call)
             taken.append(True)
