@@ -83,7 +83,7 @@ void Link::erase(Place message) {
 void Link::redirect(Message& message, std::byte* to) {
   if (!message.kept.empty()) std::memcpy(to, message.kept.data(), message.kept.size());
   kept_ -= message.kept.capacity();
-  message.kept = {};
+  message.kept = std::vector<std::byte>();  // {} would leave it its memory
   message.direct = to;
 }
 
@@ -190,7 +190,7 @@ void Link::drop(Place message, std::size_t wanted, const Deadline& deadline) {
     erase(message);
   } else {
     kept_ -= message->kept.capacity();
-    message->kept = {};
+    message->kept = std::vector<std::byte>();
     message->is_dropped = true;
     while (!messages_.empty() && messages_.back().is_dropped && take_in(deadline.left())) {
     }
