@@ -6,7 +6,7 @@ pipelines), and checks that a test notices.
 
 Each row replaces one piece of a file of src/vol/ps or src/dstorm/collective by a weaker one. The
 tests of both are built with the broken file, and run with real processes as ranks, over shared
-memory and then over TCP. The names P1 to P15 are those of src/vol/ps. A mutant that
+memory and then over TCP. The names P1 to P16 are those of src/vol/ps. A mutant that
 passes all is a hole in the tests, and the exit status is 1.
 """
 
@@ -36,6 +36,7 @@ SECONDS = {"shm": 120, "tcp": 600}  # tests that take longer count as hanging
 
 CLIENT = "vol/ps/client.cpp"
 CLIENT_DEATHS = "vol/ps/client_deaths.cpp"
+CLIENT_EDITIONS = "vol/ps/client_editions.cpp"
 CLIENT_SENDING = "vol/ps/client_sending.cpp"
 SERVER = "vol/ps/server.cpp"
 SERVER_DEATHS = "vol/ps/server_deaths.cpp"
@@ -53,6 +54,18 @@ SERVER_SAVING = "vol/ps/server_saving.cpp"
 DUPLEX = "dstorm/collective/duplex.cpp"
 
 MUTANTS = [
+    Mutant(
+        "P16: a client runs ahead of the others",
+        "options_.is_bsp() && clock_ >= kMostAhead",
+        "false",
+        CLIENT,
+    ),
+    Mutant(
+        "P16: a client waits for a rank that has died",
+        "  answer_await();\n",
+        "",
+        SERVER_DEATHS,
+    ),
     Mutant(
         "P15: a server answers a client that takes no answers",
         "mail_.untaken(sender) >= kMostUntaken",
@@ -202,7 +215,7 @@ MUTANTS = [
         "P10: a rank goes to the next edition before its pushes are acknowledged",
         'wait_until([this] { return sent_.empty(); }, deadline, "move");  // P10 (b)',
         "",
-        CLIENT,
+        CLIENT_EDITIONS,
     ),
     Mutant(
         "P10: rows of a server count that a later primary has replaced",
@@ -274,7 +287,7 @@ MUTANTS = [
         "P10: what is held back does not go along",
         "held_back_.take_over(before.held_back_);",
         "",
-        CLIENT,
+        CLIENT_EDITIONS,
     ),
     Mutant(
         "P11: a server leaves without copies of its ranges",

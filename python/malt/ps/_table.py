@@ -307,10 +307,16 @@ class Table(Spread):
     def clock(self, *, timeout: float | None = None) -> int:
         """Wait for this rank's pushes, and say that it has ended its iteration.
 
-        Held-back rows stay so; call wait() before, to send them in this iteration.
+        Held-back rows stay so; call wait() before, to send them in this iteration. At staleness 0
+        it also waits for ranks that would be more than 8 iterations behind, because servers keep
+        the pushes until all ranks have ended their iteration.
 
         Returns:
             `iteration`.
+
+        Raises:
+            TimeoutError: the ranks that the error names did not answer, or are behind. The
+                iteration has not ended.
         """
         deadline = _deadline(timeout)
         self._call("clock", lambda table: table.advance(deadline), is_clock=True)

@@ -410,8 +410,18 @@ void Client::advance(Limit limit) {
   check({});
   const auto is_ready = [this] { return sent_.empty() && mail_.waiting() < kMostQueued; };
   wait_until(is_ready, deadline, "clock");  // P5
+  if (options_.is_bsp() && clock_ >= kMostAhead) await_others(clock_ - kMostAhead + 1, deadline);
   ++clock_;
   send_to_all(Head::Kind::kClock);
+}
+
+// Waits until this rank's server, and so every server, may apply the pushes below `clock` (P6, P16).
+void Client::await_others(std::uint64_t clock, const dstorm::Deadline& deadline) {
+  if (own_server_ != nullptr && own_server_->behind(clock).empty()) return;
+  Head head{};
+  head.kind = Head::Kind::kAwait;
+  const std::vector<std::uint64_t> clocks(live_.size(), clock);
+  ask_own(head, std::as_bytes(std::span(clocks)), {}, deadline, "clock", clock);
 }
 
 void Client::finish(Limit limit) {
@@ -424,54 +434,6 @@ void Client::finish(Limit limit) {
   is_finished_ = has_closed_ = true;
   const auto is_over = [this] { return has_all_bye_ || !mail_.is_live(servers_ + mail_.rank()); };
   wait_until(is_over, deadline, "close", kIsDead);
-}
-
-// ---- from one edition to the next ----
-
-void Client::settle(Limit limit) {
-  const dstorm::Turn turn(mail_.turns(), "move", options_.name);
-  const dstorm::Deadline deadline = deadline_of(limit);
-  is_settling_ = true;
-  wait_until([this] { return sent_.empty(); }, deadline, "move");  // P10 (b)
-}
-
-void Client::stop_server(Limit limit) {
-  const dstorm::Turn turn(mail_.turns(), "move", options_.name);
-  const dstorm::Deadline deadline = deadline_of(limit);
-  is_settling_ = true;
-  send_to_server(Head::Kind::kStop, mail_.rank());
-  // Other servers may have stopped, and take nothing more.
-  const auto is_told = [this] { return mail_.waiting_for(servers_ + mail_.rank()) == 0; };
-  wait_until(is_told, deadline, "move");
-}
-
-void Client::hand_over(Limit limit) {
-  const dstorm::Turn turn(mail_.turns(), "leave", options_.name);
-  const dstorm::Deadline deadline = deadline_of(limit);
-  if (has_all_bye_) return;  // nobody needs the rows any more
-  is_settling_ = true;
-  send_held_back(deadline, "leave");
-  wait_until([this] { return sent_.empty(); }, deadline, "leave");
-  send_to_server(Head::Kind::kHandOver, mail_.rank());
-  const auto is_done = [this] {
-    return has_handed_over_ || !mail_.is_live(servers_ + mail_.rank());
-  };
-  wait_until(is_done, deadline, "leave");
-}
-
-void Client::take_over(Client& before) {
-  held_back_.take_over(before.held_back_);
-  has_closed_ = before.has_closed_;
-  rows_in_place_ = before.rows_in_place_;
-  bytes_out_before_ = before.bytes_out();
-  bytes_in_before_ = before.bytes_in();
-  bytes_own_before_ = before.bytes_own();
-  failure_ = std::move(before.failure_);
-  failed_ranks_ = std::move(before.failed_ranks_);
-  if (before.sent_.empty() || !failure_.empty()) return;
-  failure_ = "table '" + options_.name +
-             "': pushes that were not acknowledged when the ranks moved to another group are lost";
-  failed_ranks_ = before.awaited();
 }
 
 }  // namespace vol::ps

@@ -50,7 +50,8 @@ class Client {
   // Copies the rows to `to`. Waits until every live client has reached the clock of this one, less
   // the table's staleness.
   void pull(const Rows& rows, std::byte* to, Limit limit);
-  // Waits for all pushes, then tells the servers that this client has reached its next clock.
+  // Waits for all pushes, then tells the servers that this client has reached its next clock. In
+  // BSP it first waits for live clients that are more than kMostAhead clocks behind (P16).
   void advance(Limit limit);
   std::uint64_t clock() const { return clock_; }
   // Collective over the live clients, blocking: waits for all pushes, also those held back, and
@@ -154,7 +155,9 @@ class Client {
   bool ask_primary(std::uint64_t id);
   // A question to this rank's server (P13); a body follows it, or comes back to `to`.
   void ask_own(Head head, std::span<const std::byte> body, std::span<std::byte> to,
-               const dstorm::Deadline& deadline);
+               const dstorm::Deadline& deadline, const char* what = "checkpoint",
+               std::optional<std::uint64_t> clock = {});
+  void await_others(std::uint64_t clock, const dstorm::Deadline& deadline);
   void look();
   // `clock`: it waits for the other clients to come there, and not only for servers; the highest
   // number: for them to close the table.

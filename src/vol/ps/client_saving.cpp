@@ -26,8 +26,8 @@ void Client::drop_pushes(Limit limit) {
 }
 
 void Client::ask_own(Head head, std::span<const std::byte> body, std::span<std::byte> to,
-                     const dstorm::Deadline& deadline) {
-  const dstorm::Turn turn(mail_.turns(), "checkpoint", options_.name);
+                     const dstorm::Deadline& deadline, const char* what,
+                     std::optional<std::uint64_t> clock) {
   check({});
   head.client = static_cast<std::uint32_t>(mail_.rank());
   head.id = ++last_id_;
@@ -39,7 +39,7 @@ void Client::ask_own(Head head, std::span<const std::byte> body, std::span<std::
   own_to_ = to;
   const auto is_dead = [this] { return !mail_.is_live(servers_ + mail_.rank()); };
   try {
-    wait_until([&] { return asked_own_ == 0 || is_dead(); }, deadline, "checkpoint");
+    wait_until([&] { return asked_own_ == 0 || is_dead(); }, deadline, what, clock);
   } catch (...) {
     asked_own_ = 0;
     throw;
@@ -51,11 +51,11 @@ void Client::ask_own(Head head, std::span<const std::byte> body, std::span<std::
 }
 
 void Client::await_clocks(std::span<const std::uint64_t> clocks, Limit limit) {
+  const dstorm::Turn turn(mail_.turns(), "checkpoint", options_.name);
   const dstorm::Deadline deadline = deadline_of(limit);
   Head head{};
   head.kind = Head::Kind::kAwait;
   ask_own(head, std::as_bytes(clocks), {}, deadline);
-  const dstorm::Turn turn(mail_.turns(), "checkpoint", options_.name);
   const auto knows_deaths = [&] {
     for (std::size_t rank = 0; rank < live_.size(); ++rank) {
       if (live_[rank] && clocks[rank] == kIsDead) return false;
@@ -67,6 +67,7 @@ void Client::await_clocks(std::span<const std::uint64_t> clocks, Limit limit) {
 
 // In pieces of one message: more of them at a time would only wait for the server's thread.
 void Client::read(std::size_t range, std::uint64_t offset, std::span<std::byte> to, Limit limit) {
+  const dstorm::Turn turn(mail_.turns(), "checkpoint", options_.name);
   const dstorm::Deadline deadline = deadline_of(limit);
   Head head{};
   head.kind = Head::Kind::kRead;
@@ -81,6 +82,7 @@ void Client::read(std::size_t range, std::uint64_t offset, std::span<std::byte> 
 
 void Client::write(std::size_t range, std::uint64_t offset, std::span<const std::byte> from,
                    Limit limit) {
+  const dstorm::Turn turn(mail_.turns(), "checkpoint", options_.name);
   const dstorm::Deadline deadline = deadline_of(limit);
   Head head{};
   head.kind = Head::Kind::kWrite;
@@ -92,6 +94,7 @@ void Client::write(std::size_t range, std::uint64_t offset, std::span<const std:
 }
 
 void Client::end_write(std::size_t range, Limit limit) {
+  const dstorm::Turn turn(mail_.turns(), "checkpoint", options_.name);
   const dstorm::Deadline deadline = deadline_of(limit);
   Head head{};
   head.kind = Head::Kind::kWritten;
@@ -100,6 +103,7 @@ void Client::end_write(std::size_t range, Limit limit) {
 }
 
 void Client::continue_from(std::span<const std::uint64_t> clocks, Limit limit) {
+  const dstorm::Turn turn(mail_.turns(), "checkpoint", options_.name);
   const dstorm::Deadline deadline = deadline_of(limit);
   Head head{};
   head.kind = Head::Kind::kContinue;

@@ -81,6 +81,9 @@
 //     answered at once. A clock or a bye, for which other ranks wait, has no answer, and is taken
 //     unless it comes after a push or pull that is not. The client of the server's own rank is
 //     exempt: it has to be able to end the server, and it takes memory of its own rank only.
+//  P16 In BSP, servers keep a client's pushes of at most kMostAhead + 1 clocks (P6): a client does
+//     not come to a clock before its own server knows that all live clients have come to the clock
+//     kMostAhead before it. Only the caller bounds what it pushes between two clocks.
 // P7, in key_lists.hpp, is about lists of keys that are sent once, P8, in held_back.hpp, about
 // gradients that a client holds back, P9, in shown_rows.hpp, about rows that clients on this host
 // read in place, and P12, in hot_rows.hpp, about rows that many clients pull.

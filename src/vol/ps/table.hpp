@@ -62,6 +62,9 @@ inline constexpr std::size_t kMostRowBytes = 64 << 10;
 // of those a message has at most 32.
 inline constexpr std::size_t kMostWaiting = 256;
 
+// In BSP, how many clocks a client may be ahead of another one (P16).
+inline constexpr std::uint64_t kMostAhead = 8;
+
 // How a message says which rows it is about.
 enum class KeyForm : std::uint32_t {
   kConsecutive,  // `first` is the first one

@@ -205,6 +205,12 @@ TABLES = {
     "push_pull": _of_table("push_pull", "t.push_pull(None, 1.0)"),
     "wait": _of_table("wait", "t.push(None, 1.0); t.wait()"),
     "clock": _of_table("clock", "t.push(None, 1.0); t.clock()"),
+    "clock far ahead of others": Row(
+        "malt.ps.Table.clock",
+        "for _ in range(9): t.clock()",
+        TABLE.format(", replicas=1, staleness=0"),
+        names_others=True,
+    ),
     "close": _of_table("close", "t.close()", goes_on=()),
     "push to copies": _of_table("push", "for _ in range(3000): t.push(None, 1.0)", copied=True),
     "push_pull of copies": _of_table("push_pull", "t.push_pull(None, 1.0)", copied=True),

@@ -195,6 +195,27 @@ TEST(TableDeaths, AtStalenessNothingADeathChangesNoPull) {
   }
 }
 
+TEST(TableDeaths, AClockThatWaitsForASlowRankEndsWithItsDeath) {
+  Shared<Posts> posts;
+  Shared<std::atomic<bool>> is_ahead;
+  Job job(2, [&](dstorm::Bootstrap& bootstrap) {
+    TableOptions options = options_of(20, 1);
+    options.replicas = 1;
+    options.staleness = 0;
+    Rank one(*posts, bootstrap.rank(), 2, options);
+    if (one.rank == 1) std::this_thread::sleep_for(60s);
+    for (std::uint64_t clock = 0; clock < kMostAhead; ++clock) one.client->advance({});
+    *is_ahead = true;
+    one.client->advance({});
+    one.client->finish({});
+    return 0;
+  });
+  await(*is_ahead);
+  std::this_thread::sleep_for(50ms);
+  job.signal(1, SIGKILL);
+  EXPECT_EQ(job.wait(0), 0);
+}
+
 // Rank 1 is stopped while rank 0 makes a push that is too large to go without a wait.
 TEST(TableDeaths, APushThatTimesOutHasSentAllOrNothing) {
   Shared<std::atomic<pid_t>> stopped;

@@ -126,6 +126,34 @@ TEST(TableMoves, APullThatWaitsGoesToTheNextEditionToo) {
   testing_processes::expect_all_well(job);
 }
 
+TEST(TableMoves, AClockThatWaitsForSlowerRanksGoesToTheNextEditionToo) {
+  Shared<Scene> scene;
+  Job job(3, [&](dstorm::Bootstrap& bootstrap) {
+    const int rank = bootstrap.rank();
+    MovingRank one(scene->posts, scene->board, rank, options_with(0, 0));
+    if (rank < 2) one.found({0, 1});
+    if (rank == 0) {
+      for (std::uint64_t clock = 0; clock < kMostAhead; ++clock) one.client().advance({});
+      std::jthread calling([&] {
+        std::this_thread::sleep_for(50ms);
+        one.is_called = true;
+      });
+      bool is_superseded = false;
+      try {
+        one.client().advance({});
+      } catch (const dstorm::Superseded&) {
+        is_superseded = true;
+      }
+      CHECK_THAT(is_superseded && one.client().clock() == kMostAhead);
+    }
+    one.move(1, {0, 1, 2});
+    one.client().advance({});
+    one.client().finish({});
+    return 0;
+  });
+  testing_processes::expect_all_well(job);
+}
+
 // Process 3 is rank 2, started again.
 TEST(TableMoves, APushOfARankThatIsStartedAgainIsNotTakenForAnEarlierOne) {
   for (const int staleness : {-1, 0}) {
@@ -345,7 +373,7 @@ TEST(TableMoves, ARankThatJoinsWhileOthersClosePushesAfterTheirLastClock) {
     std::jthread releasing;
     if (rank > 0) {
       one.found({1, 2});
-      constexpr std::uint64_t kKept = 20;  // slots of a mailbox are fewer than the clocks before it
+      constexpr std::uint64_t kKept = kMostAhead;  // up to there rank 2 has slots for its clocks
       while (rank == 1 && one.client().clock() < kKept) one.client().advance({});
       one.add(every(kRows, 1), rank == 1 ? 5 : kStopping);
       one.client().wait({}, {});

@@ -1,6 +1,9 @@
 // Tables with real processes as ranks: what is pushed is there, once, and as late as is allowed.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
+
 #include "table_rank.hpp"
 
 namespace vol::ps {
@@ -74,6 +77,31 @@ TEST(Table, AtStalenessNothingPushesAreAppliedInTheOrderOfRanks) {
       one.client->advance({});
       CHECK_THAT(are_all(one.all(), 3 * clock + 2));
     }
+    return 0;
+  });
+}
+
+// Servers keep pushes of clocks that not all have passed (P16).
+TEST(Table, ARankThatOnlyPushesIsAtMostEightClocksAhead) {
+  TableOptions options = options_of(500, 1);
+  options.staleness = 0;
+  Shared<std::atomic<std::uint64_t>> fast;
+  Shared<std::atomic<std::uint64_t>> slow;  // at most one above the slow rank's clock
+  run_ranks(2, options, [&](Rank& one) {
+    for (std::uint64_t clock = 1; clock <= 40; ++clock) {
+      one.add(every(500, 1), 1);
+      if (one.rank == 1) {
+        while (*fast < std::min(clock - 1 + kMostAhead, std::uint64_t{40})) {
+          std::this_thread::sleep_for(std::chrono::microseconds(100));
+        }
+        *slow = clock;
+      }
+      one.client->advance({});
+      if (one.rank == 1) continue;
+      CHECK_THAT(clock <= *slow + kMostAhead);
+      *fast = clock;
+    }
+    CHECK_THAT(are_all(one.all(), 80));
     return 0;
   });
 }
