@@ -39,10 +39,7 @@ from malt._job.job import (
 from malt._job.joining import init
 from malt._job.reporting import report
 from malt._messages.collective import allreduce, barrier, broadcast
-from malt._uncaught import show_program_last
 from malt._vectors.vectors import sparse_vector, vector
-
-show_program_last()
 
 
 def RANDOM(k: int, seed: int) -> Graph:  # noqa: N802  (a name users know in capitals)

@@ -1,5 +1,7 @@
 """The compiled core's names, or a message that says how to install it."""
 
+from malt._uncaught import show_program_last
+
 try:
     from malt._core import (
         ALL,
@@ -96,6 +98,8 @@ except ImportError as error:
         "wheel, or in a checkout with `./dev build`; if it is installed, the Python "
         "that runs here is not the one it was installed for."
     ) from error
+
+show_program_last()  # every part of the package that makes calls imports this module
 
 __all__ = [
     "ALL",
