@@ -6,8 +6,10 @@ import contextlib
 import glob
 import importlib
 import io
+import math
 import os
 import re
+import select
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
@@ -27,6 +29,7 @@ SUFFIXES = {
 }
 TEXTS = ("svmlight", "csv")
 _COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".zst": "zstd"}
+_MOST_MILLISECONDS = 2**31 - 1  # that poll() waits
 _URL_IS = "it is a path, a URL or a list of these"
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
@@ -42,6 +45,7 @@ class File(NamedTuple):
         compression: "gzip", "bz2", "lzma" (Python's modules), "zstd" or None.
         system: an fsspec file system; None: this machine's.
         has_ranges: any part of it can be read without reading the bytes before.
+        limit: the seconds in which the next bytes of a pipe or device must come.
     """
 
     name: str
@@ -51,6 +55,7 @@ class File(NamedTuple):
     compression: str | None
     system: Any
     has_ranges: bool
+    limit: float = math.inf
 
     @property
     def is_read_once(self) -> bool:
@@ -73,11 +78,42 @@ class File(NamedTuple):
                 yield raw
 
     def _open_stored(self) -> Any:
+        if self.is_read_once:
+            # Opened so, it does not wait for somebody who writes; its first read does.
+            return _Pipe(self, os.open(self.path, os.O_RDONLY | os.O_NONBLOCK))
         if self.system is None:
             return open(self.path, "rb", buffering=0)
         if self.has_ranges:
             return self.system.open(self.path, "rb")
         return self.system.open(self.path, "rb", block_size=0)  # block_size=0: reads it as a stream
+
+
+class _Pipe(io.RawIOBase):
+    """A pipe or a device, whose bytes must come within the limit of the file."""
+
+    def __init__(self, file: File, descriptor: int) -> None:
+        os.set_blocking(descriptor, True)
+        self._file = file
+        self._descriptor = descriptor
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLIN)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._poll.poll(min(self._file.limit * 1000, _MOST_MILLISECONDS)):
+            raise ConfigError(
+                f"{self._file.name} is a pipe or a device, and nothing has come from it for "
+                f"{self._file.limit:g} s: see what writes to it, give a longer limit (timeout=), "
+                "or write the data to a file first"
+            )
+        return os.readv(self._descriptor, [buffer])
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._descriptor)
+        super().close()
 
 
 def extra(module: str, what: str) -> Any:

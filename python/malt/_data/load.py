@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Literal, overload
 
@@ -95,8 +96,8 @@ def load_data(
             malt.data.Chunks, to loop over or for an estimator's fit().
         threads: how many threads parse svmlight text; None: the cores of this process, divided by
             the ranks.
-        timeout: how many seconds the slowest rank may take longer than this one; that of
-            malt.init() if None.
+        timeout: how many seconds the slowest rank may take longer than this one, and a pipe until
+            its next bytes come; that of malt.init() if None.
 
     Raises:
         ConfigError: an argument is wrong, or not the same on all ranks; no file matches; a file
@@ -106,8 +107,10 @@ def load_data(
     """
     choices = {"shard": shard, "dtype": dtype, "zero_based": zero_based}
     _check_choices(choices | {"header": header, "on_bad": on_bad})
-    seconds(timeout)
+    limit = seconds(timeout)
     job = jobs.joined() if shard else None
+    if limit is None:
+        limit = math.inf if job is None else job.settings.timeout
     rank, size = (0, 1) if job is None else (job.rank, job.size)
     parsers = threads_of(size) if threads is None else threads
     asked = Reading(dtype, features, zero_based, label, on_bad, chunk_rows, parsers, header)
@@ -125,7 +128,7 @@ def load_data(
     loading = _Loading(asked)
 
     def load() -> tuple[None, Report]:
-        files.extend(find_files(url, format))
+        files.extend(file._replace(limit=limit) for file in find_files(url, format))
         return None, request(files, asked) | loading.read(files, split(files, rank, size))
 
     if job is None or job.size == 1 or job.makes_due() or job.is_rejoining:

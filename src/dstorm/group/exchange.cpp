@@ -140,7 +140,8 @@ std::string Group::last_calls(const std::vector<int>& ranks) const {
       std::atomic_thread_fence(std::memory_order_acquire);
     } while (board.posted.load(std::memory_order_relaxed) != posted);
     text += (text.empty() ? " (" : "; ") + describe_ranks({r}) +
-            (posted == 0 ? " has made no such call" : " was last in " + std::string(call_of(what)));
+            (posted == 0 ? " has not come to such a call, or is still at work in it"
+                         : " was last in " + std::string(call_of(what)));
     if (text.size() > kLongText) break;
   }
   return text.empty() ? "" : text + ")";

@@ -24,6 +24,7 @@ import pyarrow.feather
 import pyarrow.ipc
 import pyarrow.parquet
 import pytest
+from jobs import refused, run_job
 from scipy import sparse
 
 import malt
@@ -161,6 +162,7 @@ SVMLIGHT: dict[str, tuple[str | bytes, Any, dict[str, Any]]] = {
     "too small for float64": ("1 1:1e-400\n", "#, line 1: .*'1:1e-400'; on_bad=", {}),
     "label NaN": ("nan 1:1\n", "#, line 1: the number is NaN or infinite: 'nan 1:1'; on_bad", {}),
     "index": ("1 3000000000:1\n", "#, line 1: the index is not from 0 to 2147483647", {}),
+    "index 0": ("1 0:1\n", "from 1 to .*; zero_based=False counts .*True", {"zero_based": False}),
     "label=": ("1 1:1\n", "label is 0; svmlight text has labels of its own", {"label": 0}),
 }
 
@@ -438,6 +440,33 @@ def test_a_pipe_is_read_to_its_end(tmp_path: Path, suffix: str) -> None:
         [5],
         [6],
     ]
+
+
+def test_a_pipe_that_nobody_writes_to_is_an_error_at_the_time_limit(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.svm")
+    check(tmp_path / "x.svm", "# is a pipe or a device, and nothing has come .* 0.3 s", timeout=0.3)
+
+
+def test_a_pipe_whose_writer_stops_is_an_error_at_the_time_limit(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.csv")
+    ends = os.open(tmp_path / "x.csv", os.O_RDWR)
+    try:
+        os.write(ends, b"a\n5\n")
+        check(tmp_path / "x.csv", "# is a pipe or a device, and nothing has come .*", timeout=0.3)
+    finally:
+        os.close(ends)
+
+
+def test_ranks_that_wait_for_the_reader_of_a_pipe_name_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.svm")
+    body = "malt.init(timeout=60)\ntell(error=error_of(malt.load_data, 'x.svm', timeout=1))"
+    reader, other = run_job(tmp_path, 2, body).each("error")
+    assert refused(reader, "rank 0: x.svm is a pipe or a device", "for 1 s")
+    if other.kind == "TimeoutError":  # it may give up before the reader does
+        assert other.ranks == (0,)
+        assert other.says("rank 0 has not come to such a call, or is still at work in it")
+    else:
+        assert refused(other, "rank 0: x.svm is a pipe or a device")
 
 
 def test_a_pipe_in_chunks_is_refused(tmp_path: Path) -> None:
