@@ -93,6 +93,7 @@ def agree_on(
     if needed > features:
         raise ConfigError(
             f"an index is {highest}, counted from {0 if zero_based else 1}; features is {features}"
+            f": give features={needed} or more, or leave it out"
         )
     return Layout(features, bool(zero_based))
 

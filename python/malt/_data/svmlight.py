@@ -14,6 +14,7 @@ from malt._errors import ConfigError
 
 _MOST_INDEX = 2**31 - 1
 _OUT_OF_RANGE = "the number is out of the type's range"
+_INDEX_OUT_OF_RANGE = "the index is not from "
 
 
 class SvmlightReader:
@@ -56,10 +57,27 @@ class SvmlightReader:
         if parser.bad_count == asked.bad:
             return
         for line, reason, text in parser.take_bad_lines():
-            is_float64 = asked.dtype == "float32" and reason == _OUT_OF_RANGE and _is_float64(text)
-            way_out = "; dtype='float64' may hold it" if is_float64 else ""
+            way_out = _way_out(asked, reason, text)
             asked.leave_out(f"{lines.name_of(line)}: {reason}: {text!r}{way_out}")
         asked.bad = parser.bad_count  # includes bad lines that were not kept
+
+
+def _way_out(asked: Reading, reason: str, text: str) -> str:
+    """Return what takes a line of which `text` is the rest, from what is bad in it."""
+    if asked.dtype == "float32" and reason == _OUT_OF_RANGE and _is_float64(text):
+        return "; dtype='float64' may hold it"
+    index = text.partition(":")[0]
+    if not (reason.startswith(_INDEX_OUT_OF_RANGE) and index.isdecimal()):
+        return ""
+    if int(index) == 0:
+        return "; zero_based=False counts indices from 1: give True, or 'auto'"
+    needed = int(index) + (asked.zero_based is True)
+    if asked.features is None or needed > _MOST_INDEX:
+        return ""
+    return (
+        f"; features is {asked.features}, and index {index} needs {needed}: give features={needed} "
+        "or more, or leave it out"
+    )
 
 
 def _is_float64(text: str) -> bool:

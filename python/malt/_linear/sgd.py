@@ -14,6 +14,7 @@ from sklearn.linear_model._base import SparseCoefMixin
 from sklearn.utils import check_array, check_random_state
 
 from malt._arguments import choose, number, whole
+from malt._errors import ConfigError
 from malt._job import job as jobs
 from malt._linear.agreed_data import Same, digest
 from malt._linear.input import LinearInput
@@ -112,6 +113,8 @@ class SGDModel(SparseCoefMixin, LinearInput):
                 )
         else:
             number("eta0", self.eta0, 0, above=True)
+        if not isinstance(self.early_stopping, (bool, np.bool_)):
+            raise ConfigError(f"early_stopping is {self.early_stopping!r}; it is True or False")
         whole("n_iter_no_change", self.n_iter_no_change, 1)
         number("validation_fraction", self.validation_fraction, 0, above=True, most=1)
         self._check_common()

@@ -455,9 +455,12 @@ def test_a_file_cut_short_is_named(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"features": 3}, r"line 1: the index is not from 0 to 3: "),
+        ({"features": 3}, r"line 1: the index is not from 0 to 3: .*; features is 3, and index "),
         ({"features": 3, "zero_based": False}, r"the index is not from 1 to 3: "),
-        ({"features": FEATURES, "zero_based": True}, "the index is not from 0 to 39: '40:"),
+        (
+            {"features": FEATURES, "zero_based": True},
+            "from 0 to 39: '40:.*; features is 40, and index 40 needs 41: give features=41 or more",
+        ),
         ({"features": 0}, "features is 0; it must be a whole number at least 1"),
         ({"chunk_rows": 2.5}, r"chunk_rows is 2\.5"),
         ({"threads": -1}, "threads is -1"),

@@ -407,6 +407,7 @@ X3 = np.arange(6.0).reshape(3, 2)
         ({"graph": "ring"}, [0, 1, 1], "graph is 'ring'; it is None, malt.ALL, HALTON"),
         ({"max_iter": 1.5}, [0, 1, 1], "max_iter is 1.5; it must be a whole number"),
         ({"exchange": "gossip"}, [0, 1, 1], "exchange is 'gossip'"),
+        ({"early_stopping": "yes"}, [0, 1, 1], "early_stopping is 'yes'; it is True or False"),
         ({"exchange": "gradient"}, [0, 1, 1], "learning_rate is 'optimal', which is for a step"),
         (LONG_STEPS, [0, 1, 1], "under-/overflow occurred at epoch"),
         ({**LONG_STEPS, "ranks": 2}, [0, 1, 1], "Floating-point under-/overflow"),
