@@ -48,9 +48,9 @@ void bind_topics(py::module_& module);
 // Seconds as Python gives them; throws ConfigError, with the name, below zero.
 std::optional<std::chrono::nanoseconds> to_duration(std::optional<double> seconds,
                                                     const char* name = "timeout");
-// Of gather()'s arguments; `quorum` is None or a share, `deadline` is None, "auto" or seconds.
-dstorm::GatherOptions to_gather_options(std::optional<std::int64_t> staleness,
-                                        std::optional<double> timeout,
+// Of gather()'s arguments: `quorum` is None or a share, `deadline` is None, "auto" or seconds.
+dstorm::GatherOptions to_gather_options(const py::object& staleness,
+                                        const py::object& timeout = py::none(),
                                         const py::object& quorum = py::none(),
                                         const py::object& deadline = py::none());
 dstorm::Policy to_policy(const std::string& name);

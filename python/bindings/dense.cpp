@@ -97,8 +97,8 @@ class PythonVector {
                                           {"fold", "staleness", "timeout", "quorum", "deadline"});
     const auto given = parameters.match(arguments, count, keywords);
     const dstorm::GatherOptions options =
-        to_gather_options(parameters.get<std::optional<std::int64_t>>(given, 1, std::nullopt),
-                          parameters.get<std::optional<double>>(given, 2, std::nullopt),
+        to_gather_options(parameters.get<py::object>(given, 1, py::none()),
+                          parameters.get<py::object>(given, 2, py::none()),
                           parameters.get<py::object>(given, 3, py::none()),
                           parameters.get<py::object>(given, 4, py::none()));
     const Fold fold = to_fold(given[0]);
@@ -203,12 +203,11 @@ class RowVector final : public PythonVector {
   py::object gather_rows(PyObject* const* arguments, std::size_t count, PyObject* keywords) {
     static const Parameters<1> parameters("gather_rows", 0, {"staleness"});
     const auto given = parameters.match(arguments, count, keywords);
-    const auto staleness = parameters.get<std::optional<std::int64_t>>(given, 0, std::nullopt);
-    const dstorm::GatherOptions options = to_gather_options(staleness, std::nullopt);
+    const auto options = to_gather_options(parameters.get<py::object>(given, 0, py::none()));
     const Turn turn(turns(), "gather", name());
     const std::vector<int> alive = in_group(turns(), [&] {
       const dstorm::Group& group = vector().segment().group();
-      if (!staleness) group.check_open();
+      if (!options.staleness) group.check_open();
       std::vector<int> before = group.alive();
       vector().gather(into_rows_, options);
       return before;

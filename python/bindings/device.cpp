@@ -72,8 +72,8 @@ class PythonDeviceVector {
                                           {"fold", "staleness", "timeout", "quorum", "deadline"});
     const auto given = parameters.match(arguments, count, keywords);
     const dstorm::GatherOptions options =
-        to_gather_options(parameters.get<std::optional<std::int64_t>>(given, 1, std::nullopt),
-                          parameters.get<std::optional<double>>(given, 2, std::nullopt),
+        to_gather_options(parameters.get<py::object>(given, 1, py::none()),
+                          parameters.get<py::object>(given, 2, py::none()),
                           parameters.get<py::object>(given, 3, py::none()),
                           parameters.get<py::object>(given, 4, py::none()));
     const Fold fold = to_fold(given[0]);

@@ -22,13 +22,26 @@ std::optional<std::chrono::nanoseconds> to_duration(std::optional<double> second
 
 namespace {
 
-std::optional<std::chrono::nanoseconds> to_deadline(const py::object& deadline) {
+std::optional<std::chrono::nanoseconds> to_limit(const char* name, const py::object& seconds,
+                                                 const char* expected) {
   py::detail::make_caster<std::optional<double>> caster;
-  if (!caster.load(deadline, true)) {
-    throw dstorm::ConfigError("deadline is " + py::repr(deadline).cast<std::string>() +
-                              "; it is a number of seconds, 'auto' or None");
+  if (!caster.load(seconds, true)) {
+    throw dstorm::ConfigError(std::string(name) + " is " + py::repr(seconds).cast<std::string>() +
+                              "; it is " + expected);
   }
-  return to_duration(py::detail::cast_op<std::optional<double>>(caster), "deadline");
+  return to_duration(py::detail::cast_op<std::optional<double>>(caster), name);
+}
+
+std::optional<std::uint64_t> to_staleness(const py::object& staleness) {
+  py::detail::make_caster<std::optional<std::int64_t>> caster;
+  const bool is_whole = caster.load(staleness, true);
+  const auto given = is_whole ? py::detail::cast_op<std::optional<std::int64_t>>(caster) : -1;
+  if (given && *given < 0) {
+    throw dstorm::ConfigError(
+        "staleness is " + py::repr(staleness).cast<std::string>() +
+        "; it is 0 (BSP), a positive number of iterations (SSP) or None (ASP)");
+  }
+  return given;
 }
 
 double to_share(const py::object& quorum) {
@@ -45,23 +58,20 @@ double to_share(const py::object& quorum) {
 
 }  // namespace
 
-dstorm::GatherOptions to_gather_options(std::optional<std::int64_t> staleness,
-                                        std::optional<double> timeout, const py::object& quorum,
-                                        const py::object& deadline) {
-  if (staleness && *staleness < 0) {
-    throw dstorm::ConfigError(
-        "staleness is " + std::to_string(*staleness) +
-        "; it is 0 (BSP), a positive number of iterations (SSP) or None (ASP)");
-  }
+dstorm::GatherOptions to_gather_options(const py::object& staleness, const py::object& timeout,
+                                        const py::object& quorum, const py::object& deadline) {
   dstorm::GatherOptions options;
-  if (staleness) options.staleness = static_cast<std::uint64_t>(*staleness);
-  options.timeout = to_duration(timeout);
+  options.staleness = to_staleness(staleness);
+  options.timeout = to_limit("timeout", timeout, "a number of seconds, or None");
   if (!quorum.is_none() || !deadline.is_none()) {
     options.quorum.emplace();
     options.quorum->share = quorum.is_none() ? 1 : to_share(quorum);
     options.quorum->is_automatic =
         py::isinstance<py::str>(deadline) && deadline.cast<std::string>() == "auto";
-    if (!options.quorum->is_automatic) options.quorum->deadline = to_deadline(deadline);
+    if (!options.quorum->is_automatic) {
+      options.quorum->deadline =
+          to_limit("deadline", deadline, "a number of seconds, 'auto' or None");
+    }
   }
   return options;
 }
@@ -124,10 +134,12 @@ void bind_errors(py::module_&) {
       std::rethrow_exception(thrown);
     } catch (const dstorm::TimeoutError& error) {
       const std::string text = error.what();
-      raise("TimeoutError",
-            (text + "; a longer limit: the call's timeout=, malt.init(timeout=) or MALT_TIMEOUT")
-                .c_str(),
-            &error.ranks());
+      raise(
+          "TimeoutError",
+          (text + "; a longer limit: malt.init(timeout=...) or MALT_TIMEOUT, or timeout= of a call "
+                  "that has it")
+              .c_str(),
+          &error.ranks());
     } catch (const dstorm::PeerError& error) {
       raise("PeerError", error.what(), &error.ranks());
     } catch (const dstorm::Superseded& error) {

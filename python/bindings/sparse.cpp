@@ -151,8 +151,8 @@ void bind_one(py::module_& module, const std::string& suffix) {
           py::arg("graph") = py::none(), "As of a dense vector.")
       .def(
           "gather",
-          [](Vector& self, const py::object& fold, std::optional<std::int64_t> staleness,
-             std::optional<double> timeout, const py::object& quorum, const py::object& deadline) {
+          [](Vector& self, const py::object& fold, const py::object& staleness,
+             const py::object& timeout, const py::object& quorum, const py::object& deadline) {
             const dstorm::GatherOptions options =
                 to_gather_options(staleness, timeout, quorum, deadline);
             const Fold* built_in = to_built_in(fold);

@@ -802,7 +802,7 @@ class SparseVectorFloat32:
 
         Within an epoch, no update of it or of an earlier one arrives any more. It never goes back.
         """
-    def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None, quorum: typing.Any = None, deadline: typing.Any = None) -> Gathered:
+    def gather(self, fold: typing.Any = ..., *, staleness: typing.Any = None, timeout: typing.Any = None, quorum: typing.Any = None, deadline: typing.Any = None) -> Gathered:
         """
         As of a dense vector in which everything not stored is zero. A function of the user's own fold(mine, updates) returns (indices, values), indices strictly increasing.
         """
@@ -915,7 +915,7 @@ class SparseVectorFloat64:
 
         Within an epoch, no update of it or of an earlier one arrives any more. It never goes back.
         """
-    def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None, quorum: typing.Any = None, deadline: typing.Any = None) -> Gathered:
+    def gather(self, fold: typing.Any = ..., *, staleness: typing.Any = None, timeout: typing.Any = None, quorum: typing.Any = None, deadline: typing.Any = None) -> Gathered:
         """
         As of a dense vector in which everything not stored is zero. A function of the user's own fold(mine, updates) returns (indices, values), indices strictly increasing.
         """
@@ -1028,7 +1028,7 @@ class SparseVectorInt32:
 
         Within an epoch, no update of it or of an earlier one arrives any more. It never goes back.
         """
-    def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None, quorum: typing.Any = None, deadline: typing.Any = None) -> Gathered:
+    def gather(self, fold: typing.Any = ..., *, staleness: typing.Any = None, timeout: typing.Any = None, quorum: typing.Any = None, deadline: typing.Any = None) -> Gathered:
         """
         As of a dense vector in which everything not stored is zero. A function of the user's own fold(mine, updates) returns (indices, values), indices strictly increasing.
         """
@@ -1141,7 +1141,7 @@ class SparseVectorInt64:
 
         Within an epoch, no update of it or of an earlier one arrives any more. It never goes back.
         """
-    def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None, quorum: typing.Any = None, deadline: typing.Any = None) -> Gathered:
+    def gather(self, fold: typing.Any = ..., *, staleness: typing.Any = None, timeout: typing.Any = None, quorum: typing.Any = None, deadline: typing.Any = None) -> Gathered:
         """
         As of a dense vector in which everything not stored is zero. A function of the user's own fold(mine, updates) returns (indices, values), indices strictly increasing.
         """

@@ -97,6 +97,10 @@ _POOL = {
     **dict.fromkeys(("scatter", "put", "broadcast"), "pool.share(rows)"),
     **dict.fromkeys(("join", "terminate", "shutdown", "stop"), "pool.close()"),
 }
+_SPARSE = {
+    "allreduce": "use v.scatter() and v.gather(), or a dense vector, v = malt.vector(w)",
+    "array": "its elements are v.indices and v.values, and v.set(indices, values) replaces them",
+}
 
 
 def no_attribute(name: str, public: Iterable[str]) -> AttributeError:
@@ -113,6 +117,12 @@ def no_attribute_of_pool(name: str) -> AttributeError:
     """Return the error for ``pool.<name>``, which names the call that is meant."""
     way_out = _POOL.get(_plain(name), "")
     return AttributeError(f"malt.Pool has no attribute '{name}'{way_out and '; ' + way_out}")
+
+
+def no_attribute_of_sparse_vector(name: str) -> AttributeError:
+    """Return the error for ``v.<name>`` of a sparse vector, which names the call that is meant."""
+    way_out = _SPARSE.get(_plain(name), "")
+    return AttributeError(f"a sparse vector has no attribute '{name}'{way_out and '; ' + way_out}")
 
 
 def _plain(name: str) -> str:

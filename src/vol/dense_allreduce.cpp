@@ -98,7 +98,7 @@ const std::vector<int>& DenseAllreduce::run(const Fold& fold, nanoseconds limit,
       return run_by_messages(fold, operation, deadline);
     }
     if (run_shared(fold, operation, deadline)) break;
-    throw_if_failed(operation);
+    throw_if_failed(operation, limit);
   }
   copy_result_in();
   count_shared();
@@ -174,13 +174,13 @@ void DenseAllreduce::find_inputs() {
 
 // To be called after a round was aborted. Returns if the round can be tried again without the ranks
 // that died in it or were evicted; otherwise throws the error of the call.
-void DenseAllreduce::throw_if_failed(const dstorm::Operation& operation) const {
+void DenseAllreduce::throw_if_failed(const dstorm::Operation& operation, nanoseconds limit) const {
   const dstorm::Group& group = segment_.group();
   group.check_open();
   // First, because the rank that disagrees may be dead by now.
   if (shared_.disagreed()) throw ConfigError(dstorm::disagreement(what(), operation));
   if (!shared_.dead().empty() || group.has_left_out()) return;
-  throw dstorm::lateness(what(), shared_.late(), shared_.gave_up());
+  throw dstorm::lateness(what(), shared_.late(), shared_.gave_up(), limit);
 }
 
 // Begins with the part that this rank has just folded itself, because it is still in the caches.
@@ -227,7 +227,7 @@ const std::vector<int>& DenseAllreduce::run_by_messages(const Fold& fold,
     message_bytes_ = elements_.bytes();
   }
   MessageOperand operand(*this, fold);
-  return by_messages_->run(operand, operation, deadline.left());
+  return by_messages_->run(operand, operation, deadline);
 }
 
 }  // namespace vol

@@ -44,7 +44,7 @@ class DenseAllreduce {
                   const dstorm::Deadline& deadline);
   bool meet_and_fold(const Fold& fold, std::uint32_t operation, std::uint64_t place,
                      const dstorm::Deadline& deadline);
-  void throw_if_failed(const dstorm::Operation& operation) const;
+  void throw_if_failed(const dstorm::Operation& operation, std::chrono::nanoseconds limit) const;
   void reset_messages();
   const std::vector<int>& take_missed(std::uint32_t operation);
   void find_inputs();

@@ -22,6 +22,7 @@ _OPTIONS = {
 # Advice that the command line words differently, or for which it has no option.
 _ADVICE = (
     ("on_bad='count' skips", "--skip-bad-lines skips"),
+    (" or MALT_TIMEOUT, or timeout= of a call that has it", " or MALT_TIMEOUT"),
     ("malt.init(timeout=...) or MALT_TIMEOUT", "MALT_TIMEOUT"),
     ("malt.data.Chunks have", "the examples have"),
     ("raise max_iter", "raise --passes"),

@@ -37,6 +37,7 @@ from malt._vectors.arrays import as_array, as_dtype, as_shape, check_apart
 from malt._vectors.averaging import check_graph
 from malt._vectors.device_arrays import DeviceArrays, device_slots, is_on_gpu
 from malt._vectors.nvrtc import nvrtc_folders
+from malt._words import no_attribute_of_sparse_vector
 
 Made = TypeVar("Made", bound=AnyVector)
 
@@ -47,6 +48,14 @@ _SPARSE: dict[str, type[SparseVector]] = {
     "int32": SparseVectorInt32,
     "int64": SparseVectorInt64,
 }
+
+
+def _no_attribute(_: SparseVector, name: str) -> Any:
+    raise no_attribute_of_sparse_vector(name)
+
+
+for _kind in _SPARSE.values():  # here, and not in the core, whose stub would then allow any name
+    _kind.__getattr__ = _no_attribute  # type: ignore[union-attr]
 
 
 def _options(

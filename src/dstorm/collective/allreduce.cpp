@@ -85,10 +85,9 @@ Allreduce::Allreduce(std::shared_ptr<Group> group, std::string name, std::string
 }
 
 const std::vector<int>& Allreduce::run(Operand& operand, const Operation& operation,
-                                       nanoseconds limit) {
+                                       const Deadline& deadline) {
   const Turn turn(state_.turns(), "allreduce", name_);
   state_.begin_call(false);
-  const Deadline deadline(limit);
   if (is_open_ && end_open_round(operand, operation, deadline)) return order_;
   begin_round(operation.code);
   end_round(operand, operation, deadline);
@@ -111,7 +110,7 @@ void Allreduce::end_round(Operand& operand, const Operation& operation, const De
       if (has_failed()) {
         is_open_ = false;
         state_.group().check_open();  // it may have moved to another group
-        throw_timeout();
+        throw_timeout(deadline.limit());
       }
       if (rest_ != members_) {
         if (has_all_) keep_result(operand);
@@ -120,7 +119,7 @@ void Allreduce::end_round(Operand& operand, const Operation& operation, const De
       } else if (!advance(operand) &&
                  !state_.wait(
                      may_go_on, deadline.left(), [this] { return lacks(late()); }, missing)) {
-        throw_timeout();
+        throw_timeout(deadline.limit());
       }
     }
   } catch (...) {
@@ -303,11 +302,11 @@ std::string disagreement(const std::string& call, const Operation& own) {
 }
 
 TimeoutError lateness(const std::string& call, const std::vector<int>& late,
-                      const std::vector<int>& gave_up) {
+                      const std::vector<int>& gave_up, nanoseconds limit) {
   std::string text = call + ": ";
   if (!late.empty()) text += describe_ranks(late) + " did not come ";
   if (gave_up.empty()) {
-    text += "within the time limit";
+    text += "within " + format_seconds(limit);
   } else {
     text += (late.empty() ? "" : "before ") + describe_ranks(gave_up) +
             " gave up waiting (at the time limit, or interrupted)";
@@ -364,10 +363,10 @@ std::string Allreduce::lacks(const std::vector<int>& ranks) const {
          (ranks.empty() ? "another rank gave up waiting" : describe_ranks(ranks) + " did not come");
 }
 
-void Allreduce::throw_timeout() const {
+void Allreduce::throw_timeout(nanoseconds limit) const {
   std::vector<int> givers;
   std::ranges::copy_if(others_, std::back_inserter(givers), [this](int r) { return gave_up(r); });
-  throw lateness(name_, late(), givers);
+  throw lateness(name_, late(), givers, limit);
 }
 
 Stats Allreduce::stats() const {

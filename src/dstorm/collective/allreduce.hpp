@@ -93,9 +93,9 @@ struct Operation {
 };
 // The error message for ranks that ask for different operations at once.
 std::string disagreement(const std::string& call, const Operation& own);
-// The error of a call that ranks did not come to, or that ranks have given up.
+// The error of a call that ranks did not come to within `limit`, or that ranks have given up.
 TimeoutError lateness(const std::string& call, const std::vector<int>& late,
-                      const std::vector<int>& gave_up);
+                      const std::vector<int>& gave_up, std::chrono::nanoseconds limit);
 
 // Threads: as for a Segment.
 class Allreduce {
@@ -106,11 +106,11 @@ class Allreduce {
 
   // Collective, blocking: one round. Returns the ranks whose vectors have been folded, sorted,
   // including this one; valid until the next call. Throws TimeoutError naming the ranks that did
-  // not come within `limit` (the limit of the whole call), and ConfigError on all ranks if their
+  // not come by the deadline, which is the whole call's, and ConfigError on all ranks if their
   // operations differ. After an exception the vector is unchanged, and the next call goes on with
   // this one if others have ended it (A8).
   const std::vector<int>& run(Operand& operand, const Operation& operation,
-                              std::chrono::nanoseconds limit);
+                              const Deadline& deadline);
 
   // bytes_out, bytes_in and wait_seconds; the other counters are 0.
   Stats stats() const;
@@ -168,7 +168,7 @@ class Allreduce {
   bool gave_up(int rank) const { return peer(rank).gave_up || peer(rank).is_beyond; }
   std::vector<int> late() const;
   std::string lacks(const std::vector<int>& ranks) const;
-  [[noreturn]] void throw_timeout() const;
+  [[noreturn]] void throw_timeout(std::chrono::nanoseconds limit) const;
   void release(int rank, std::uint64_t iteration);
   template <class Visit>
   void each_other(Visit&& visit) {

@@ -8,15 +8,17 @@ namespace {
 
 constexpr int kMostDepth = 1024;
 
-// The options that every rank must have alike, as text, so that an error can show a difference.
+// The options that every rank must have alike, as text, so that an error can show a difference. The
+// first kGiven are as the program gives them; the others follow from its arguments.
+constexpr std::size_t kGiven = 4;
 std::vector<std::pair<std::string, std::string>> agreed_options(const SegmentOptions& options) {
   return {{"kind", options.kind},
-          {"slot_bytes", std::to_string(options.slot_bytes)},
           {"depth", std::to_string(options.depth)},
           {"policy", options.policy == Policy::kLatest ? "latest" : "queue"},
           {"graph", options.graph.name()},
-          {"graph_fingerprint", std::to_string(options.graph.fingerprint())},
-          {"home_bytes", std::to_string(options.home_bytes)},
+          {"slot_bytes", std::to_string(options.slot_bytes)},
+          {"the checksum of the graph's edges", std::to_string(options.graph.fingerprint())},
+          {"the size of MALT's own memory for it, in bytes,", std::to_string(options.home_bytes)},
           {"result_bytes", std::to_string(options.result_bytes)}};
 }
 
@@ -66,7 +68,9 @@ void check_agreement(const SegmentOptions& options, Group& group) {
              static_cast<int>(r), seen);
   }
   std::string differences;
-  for (const auto& [key, values] : seen) {
+  for (std::size_t i = 0; const auto& [key, own] : agreed_options(options)) {
+    if (i++ == kGiven && !differences.empty()) break;
+    const Values& values = seen[key];
     if (values.size() < 2) continue;
     differences += (differences.empty() ? "" : "; ") + key + " is";
     std::string separator = " ";
@@ -76,7 +80,7 @@ void check_agreement(const SegmentOptions& options, Group& group) {
     }
   }
   if (!differences.empty()) {
-    throw ConfigError(describe(options) + " is not the same on all ranks: " + differences +
+    throw ConfigError("vector '" + options.name + "' is not the same on all ranks: " + differences +
                       "; every rank must make its vectors in the same order with the same options");
   }
 }

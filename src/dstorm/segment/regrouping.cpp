@@ -82,7 +82,7 @@ void Regrouping::await_updates(const Group& next) {
     };
     if (!state_.group().await(all_here, next.timeout())) {
       throw TimeoutError(state_.name() + ": what " + describe_ranks({r}) +
-                             " sent last did not come within the time limit",
+                             " sent last did not come within " + format_seconds(next.timeout()),
                          {r});
     }
     strays_.stash(r, kMostIteration, std::numeric_limits<std::size_t>::max());

@@ -208,6 +208,8 @@ malt.barrier()
         ):
             way_out = "every rank must make its vectors in the same order with the same options"
             assert refused(errors[name], "is not the same on all ranks", one, two, way_out)
+            assert errors[name].says("vector 'vector-")
+            assert "segment" not in errors[name].text
         for name, one, two in (
             ("name", "ranks 0, 2: segment 'theirs'", "rank 1: segment 'mine'"),
             ("order", "ranks 0, 2: segment 'vector-", "rank 1: malt.barrier"),

@@ -84,6 +84,14 @@ def test_index_out_of_range_is_refused_and_changes_nothing(index: int) -> None:
     assert contents(v) == {3: 1}
 
 
+def test_calls_of_dense_vectors_are_refused_by_name() -> None:
+    v = malt.sparse_vector(10, capacity=5)
+    words = r"no attribute 'allreduce'; use v\.scatter\(\) and v\.gather\(\), or a dense vector"
+    with pytest.raises(AttributeError, match=f"a sparse vector has {words}"):
+        v.allreduce(malt.SUM)
+    assert not hasattr(v, "array")
+
+
 def test_lengths_that_differ_are_refused() -> None:
     v = malt.sparse_vector(10, capacity=5)
     with pytest.raises(malt.ConfigError, match="2 indices but 3 values"):
