@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import os
 import shutil
@@ -102,8 +103,15 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, 0 or more")
     return seconds
+
+
+def _seconds_above_0(text: str) -> float:
+    with contextlib.suppress(argparse.ArgumentTypeError):
+        if seconds := _seconds(text):
+            return seconds
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
 
 
 def _limits(text: str) -> range:
@@ -189,7 +197,7 @@ def _parser() -> _RunParser:
     parser.add_argument(
         "--timeout",
         metavar="S",
-        type=_seconds,
+        type=_seconds_above_0,
         help="seconds that a rank's waits last at most, from malt.init() on (MALT_TIMEOUT), and "
         f"that nodes wait for one another at start (default there: {Options.start_seconds:g})",
     )

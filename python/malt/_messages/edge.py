@@ -103,7 +103,7 @@ class Edge:
             ConfigError: this rank is not `src`; the array is larger than the capacity or not of
                 numbers; the edge is closed.
             TimeoutError: `dst` did not receive in time; nothing was sent.
-            PeerError: `dst` is dead or has left.
+            PeerError: `dst` is dead, has left, or has closed the edge.
             KeyboardInterrupt: Ctrl-C, or another exception of a signal handler: the array may have
                 been sent, so a repeated call may send it twice.
         """
@@ -127,8 +127,9 @@ class Edge:
         Raises:
             ConfigError: this rank is not `dst`; the edge is closed.
             TimeoutError: none came in time.
-            PeerError: `src` is dead or has left, and what it had sent has been received. Between
-                hosts, arrays that were still on their way when `src` was killed are lost.
+            PeerError: `src` is dead, has left, or has closed the edge, and what it had sent has
+                been received. Between hosts, arrays that were still on their way when `src` was
+                killed are lost.
         """
         duplex = self._end(self.dst, "receive")
         given = seconds(timeout)
@@ -190,7 +191,7 @@ class Edge:
         if self._rank != of:
             raise ConfigError(f"{self!r}: this is rank {self._rank}; {verb} on rank {of}")
         if self._duplex is None:
-            raise ConfigError(f"{self!r} is closed")
+            raise ConfigError(f"{self!r} is closed: this rank has closed it, or left the job")
         return self._duplex
 
     @contextmanager
@@ -204,8 +205,14 @@ class Edge:
                     f"{self!r} has been closed by another thread, or with the job"
                 ) from error
             peer = self._peer
-            if isinstance(error, PeerError) and error.ranks != (peer,) and _is_dead(peer):
-                raise PeerError(f"{self!r}: rank {peer} died or left", [peer]) from error
+            if isinstance(error, PeerError):
+                is_of_peer = error.ranks == (peer,)
+                if is_of_peer and peer in jobs.current().group.alive():  # as far as the job knows
+                    raise PeerError(
+                        f"{self!r}: rank {peer} has closed it, or has just died", [peer]
+                    ) from error
+                if is_of_peer or _is_dead(peer):
+                    raise PeerError(f"{self!r}: rank {peer} died or left", [peer]) from error
             raise
 
 

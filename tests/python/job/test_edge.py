@@ -180,7 +180,7 @@ def test_the_wrong_rank_and_what_does_not_fit_are_refused(job: Result) -> None:
     assert refused(job.told[1]["here"][2], "timeout is 'a'", "a number at least 0 seconds, or None")
     assert refused(job.told[1]["here"][3], "timeout is nan", "a number at least 0 seconds, or None")
     for rank in (0, 1):
-        assert refused(job.told[rank]["closed"], "is closed")
+        assert refused(job.told[rank]["closed"], "is closed: this rank has closed it")
 
 
 def test_array_sent_before_a_close_is_received(job: Result) -> None:
@@ -189,6 +189,7 @@ def test_array_sent_before_a_close_is_received(job: Result) -> None:
     assert told["last"] == [5]
     assert told["left"].kind == "PeerError"
     assert told["left"].ranks == (0,)
+    assert told["left"].says("edge 0 -> 1: rank 0 has closed it")
     assert told["left"].seconds < PROMPT
 
 

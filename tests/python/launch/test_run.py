@@ -243,7 +243,11 @@ def test_keep_going_leaves_the_survivors_running(script: Script) -> None:
         (["-n", "2", "missing-thing"], "there is no script or executable missing-thing"),
         (["-n", "2", "./notes.txt"], "neither a .py file nor executable"),
         (["-n", "2", "-m"], "-m needs the name of a module"),
-        (["-n", "2", "--timeout", "soon", "x.py"], "'soon' is not a number of seconds"),
+        *(
+            (["-n", "2", "--timeout", text, "x.py"], f"'{text}' is not a number of seconds above 0")
+            for text in ("soon", "0", "nan")
+        ),
+        (["-n", "2", "--grace=-1", "x.py"], "'-1' is not a number of seconds, 0 or more"),
         (["-n", "2", "--gibberish", "x.py"], "unrecognized arguments: --gibberish"),
         (["-n", "900000000", "program.py"], "open files in the launcher, the limit is"),
         (["-n", "2", "./broken"], "Exec format error"),
