@@ -18,6 +18,7 @@ using dstorm::Update;
 using std::chrono::nanoseconds;
 
 constexpr std::uint32_t kFoldKind = 1U << 31;
+constexpr std::uint32_t kDTypeBits = 7;  // of the kind of a fold
 
 dstorm::SegmentOptions segment_options(std::string name, std::size_t slot_bytes) {
   dstorm::SegmentOptions options;
@@ -115,6 +116,15 @@ void Exchange::copy(const Update& update, std::size_t begin, std::span<const Tak
 void Exchange::note_if_wrong(const Update& update, std::uint32_t kind,
                              std::span<const Take> takes) {
   if (!wrong_.empty()) return;
+  const bool differs_in_dtype = ((update.format ^ kind) & ~kDTypeBits) == 0;
+  if ((kind & kFoldKind) != 0 && update.format != kind && differs_in_dtype) {
+    const auto dtype_of = [](std::uint32_t fold) {
+      return std::string(dtype_name(static_cast<DType>(fold & kDTypeBits)));
+    };
+    wrong_ = "rank " + std::to_string(update.rank) + " gave " + dtype_of(update.format) +
+             ", and this rank has " + dtype_of(kind) + "; all ranks reduce tensors of one dtype";
+    return;
+  }
   if (update.format != kind) {
     wrong_ =
         "rank " + std::to_string(update.rank) +
@@ -128,7 +138,7 @@ void Exchange::note_if_wrong(const Update& update, std::uint32_t kind,
     if (take.rank != update.rank || fits) continue;
     wrong_ = "rank " + std::to_string(update.rank) + " gave " + std::to_string(update.count) +
              " bytes, and this rank needs " + std::to_string(needed) +
-             " of them; tensors that belong together have the same size on all ranks";
+             " of them; tensors that belong together have the same size and dtype on all ranks";
     return;
   }
 }

@@ -405,6 +405,21 @@ def test_tensors_of_unlike_size_are_refused_and_the_group_goes_on(
     }
 
 
+UNLIKE_DTYPES = """
+join()
+try:
+    dist.all_reduce(torch.ones(3, dtype=[torch.float32, torch.float64][rank]))
+except ValueError as error:
+    tell(text=str(error))
+"""
+
+
+def test_a_sum_of_tensors_of_unlike_dtypes_names_both(tmp_path: Path) -> None:
+    texts = run_ranks(tmp_path, 2, UNLIKE_DTYPES).each("text")
+    assert "rank 1 gave float64, and this rank has float32" in texts[0]
+    assert "rank 0 gave float32, and this rank has float64" in texts[1]
+
+
 AGAIN = """
 found = []
 store = dist.FileStore(str(here / "store"), size)

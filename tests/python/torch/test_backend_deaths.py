@@ -34,6 +34,7 @@ calls |= {
     "async": lambda: dist.all_reduce(large, async_op=True).wait(),
     "recv": lambda: dist.recv(small, 2),
     "MAX": lambda: dist.all_reduce(small, dist.ReduceOp.MAX),
+    "monitored_barrier": lambda: dist.group.WORLD.monitored_barrier(timedelta(seconds=20)),
 }
 found = {}
 for name, call in calls.items():

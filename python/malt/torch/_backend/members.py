@@ -179,13 +179,7 @@ class Members:
         An error of the arguments is one on all ranks, which have made the call. If keep_going()
         holds, PeerError is one on all ranks too.
         """
-        if self._failed is not None:
-            name, awaited, ranks = self._failed
-            raise errors.PeerError(
-                f"an earlier {name} did not come to its end on this rank, which has left{awaited}; "
-                "destroy the group and make another",
-                ranks,
-            )
+        self._check_in_step()
         self._may_be_out_of_step = False
         try:
             try:
@@ -204,6 +198,16 @@ class Members:
                     awaited = f" after it had waited for {late}"
                 self.fail(call, awaited, error.ranks if isinstance(error, errors.PeerError) else ())
             raise
+
+    def _check_in_step(self) -> None:
+        """Raise PeerError if an earlier call has not come to its end on this rank."""
+        if self._failed is not None:
+            name, awaited, ranks = self._failed
+            raise errors.PeerError(
+                f"an earlier {name} did not come to its end on this rank, which has left{awaited}; "
+                "destroy the group and make another",
+                ranks,
+            )
 
     def _end_together(self, error: Exception | None, deadline: float) -> None:
         """Have a call that needs all ranks fail on all that live if it fails on one of them.
@@ -257,6 +261,8 @@ class Members:
             raise TimeoutError(f"Rank {own} timed out in monitoredBarrier after 0 ms", [own])
         if self._monitor is None:
             return
+        with translated("monitored_barrier", self.names):
+            self._check_in_step()
         try:
             self._monitor.run([], [], 0, time_left(deadline))
         except (errors.TimeoutError, errors.PeerError) as error:
