@@ -275,6 +275,8 @@ void bind_group(py::module_& module) {
       .def("alive", [](const Group& group) { return to_tuple(group.alive()); })
       .def("is_left_out", &Group::is_left_out, py::arg("rank"),
            "Whether the rank has been evicted; its process may still live.")
+      .def("check_standing", &Group::check_standing,
+           "Raise the error of a rank that has left, or has been evicted or cut off.")
       .def(
           "barrier",
           [](Group& group, std::optional<double> timeout) { group.barrier(to_duration(timeout)); },

@@ -195,6 +195,10 @@ class Group:
         ...
     def barrier(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> None:
         ...
+    def check_standing(self) -> None:
+        """
+        Raise the error of a rank that has left, or has been evicted or cut off.
+        """
     def exchange(self, what: str, mine: bytes, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None, kept: list[list[bytes | None]] | None = None) -> list[bytes | None]:
         """
         Return what the live ranks give, by rank. `kept` gets it too, before an exception of a signal handler can end the call.

@@ -204,10 +204,11 @@ class Edge:
                 raise ConfigError(
                     f"{self!r} has been closed by another thread, or with the job"
                 ) from error
-            peer = self._peer
+            peer, group = self._peer, jobs.current().group
+            group.check_standing()  # it may be this rank that was stopped, and then evicted
             if isinstance(error, PeerError):
                 is_of_peer = error.ranks == (peer,)
-                if is_of_peer and peer in jobs.current().group.alive():  # as far as the job knows
+                if is_of_peer and peer in group.alive():  # as far as the job knows
                     raise PeerError(
                         f"{self!r}: rank {peer} has closed it, or has just died", [peer]
                     ) from error

@@ -320,3 +320,28 @@ if rank != 1:
         error = job.told(2)["error"]
     assert error.ranks == (1,), error
     assert error.says("edge 1 -> 2: rank 1 died or left")
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_rank_that_was_stopped_for_long_does_not_blame_the_other_one(
+    tmp_path: Path, transport: str
+) -> None:
+    body = """
+malt.init(timeout=6)
+edge = malt.messages.Edge(2, 0)
+tell(pid=os.getpid())
+if rank == 2:
+    os.kill(os.getpid(), signal.SIGSTOP)
+    tell(error=error_of(lambda: [edge.send(i) for i in range(100)]))
+else:
+    tell(total=malt.allreduce(1, malt.SUM))
+    await_flag("end")
+"""
+    environ = {"MALT_TRANSPORT": transport, "MALT_SILENCE": "1.5"}
+    with start_job(tmp_path, 3, body, "--keep-going", environ=environ) as job:
+        assert job.await_told("total", ranks=[0, 1]) == [2, 2]
+        os.kill(job.told(2)["pid"], signal.SIGCONT)
+        [error] = job.await_told("error", ranks=[2])
+        job.raise_flag("end")
+    assert error.ranks == (0, 1), error
+    assert error.text.startswith(("rank 2 was evicted", "rank 2 is cut off")), error
