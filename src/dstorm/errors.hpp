@@ -50,6 +50,13 @@ class Superseded : public Error {
   using Error::Error;
 };
 
+// A call of several exchanges failed on a rank, which has begun it anew, while this rank went on to
+// a later step (Group::exchange). It works when all ranks begin it anew.
+class BegunAnew : public ConfigError {
+ public:
+  using ConfigError::ConfigError;
+};
+
 // Texts for messages: "rank 3" or "ranks 1, 4, 7"; "1.5 s".
 std::string describe_ranks(const std::vector<int>& ranks);
 std::string format_seconds(std::chrono::nanoseconds time);

@@ -118,8 +118,8 @@ class Group : public std::enable_shared_from_this<Group> {
   //
   // After a TimeoutError the caller makes the same call again; the bytes that this rank posted the
   // first time count. A call that consists of several exchanges names each one a step. If one rank
-  // begins such a call again while others went on to a later step, the call fails on all ranks, and
-  // works when all call it again.
+  // begins such a call again while others went on to a later step, the call fails on all ranks with
+  // BegunAnew, and works when all call it again.
   std::vector<std::optional<Bytes>> exchange(
       std::string_view what, std::span<const std::byte> mine,
       std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
@@ -165,6 +165,9 @@ class Group : public std::enable_shared_from_this<Group> {
   // The `what` of the exchange that an exception has ended on this rank, and to which others may
   // come yet; "" if there is none.
   std::string pending() const;
+  // Whether another live rank has begun a call anew that this rank has ended: whether it has posted
+  // a step of `call` to the exchange that comes next.
+  bool is_begun_anew(std::string_view call) const noexcept;
   // The number of exchanges to which this rank has posted.
   std::uint64_t posted() const noexcept;
   // Waits until the exchanges numbered `by_rank` have arrived here from every live rank. To be

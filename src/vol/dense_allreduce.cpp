@@ -76,6 +76,7 @@ void DenseAllreduce::reset() {
 void DenseAllreduce::reset_messages() {
   stats_ = stats();
   by_messages_.reset();
+  leaves_messages_ = false;
   have_met_ = false;
 }
 
@@ -215,19 +216,39 @@ const std::vector<int>& DenseAllreduce::run_by_messages(const Fold& fold,
   if (by_messages_ != nullptr && message_bytes_ != elements_.bytes()) {  // DenseVector::move_to
     reset_messages();
   }
-  if (by_messages_ == nullptr) {
-    // If ranks are late, this exchange fails within the limit and names them. It is made once: a
-    // rank that has met the others makes the segment with them, and if that fails, begins there
-    // again.
-    if (!have_met_) segment_.group().exchange(what(), {}, deadline.left());
-    have_met_ = true;
-    const dstorm::Group::Within within(segment_.group(), deadline.left());
-    by_messages_ = std::make_unique<dstorm::Allreduce>(segment_.group().shared_from_this(), what(),
-                                                       segment_.options().kind, elements_.bytes());
-    message_bytes_ = elements_.bytes();
+  for (;;) {
+    try {
+      if (leaves_messages_) leave_messages(deadline);
+      if (by_messages_ == nullptr) make_by_messages(deadline);
+      MessageOperand operand(*this, fold);
+      return by_messages_->run(operand, operation, deadline);
+    } catch (const dstorm::BegunAnew&) {
+      leaves_messages_ = by_messages_ != nullptr;
+    }
   }
-  MessageOperand operand(*this, fold);
-  return by_messages_->run(operand, operation, deadline);
+}
+
+// No rank ends the segment before all live ones are out of its rounds: to the others it would have
+// closed the vector, and they would go on without it.
+void DenseAllreduce::leave_messages(const dstorm::Deadline& deadline) {
+  try {
+    segment_.group().exchange(by_messages_->making() + ", step 0", {}, deadline.left());
+  } catch (const dstorm::BegunAnew&) {  // the rank that could not make it is at another step
+  }
+  stats_ = stats();
+  by_messages_.reset();
+  leaves_messages_ = false;
+}
+
+void DenseAllreduce::make_by_messages(const dstorm::Deadline& deadline) {
+  // If ranks are late, this exchange fails within the limit and names them. It is made once: a rank
+  // that has met the others makes the segment with them, and if that fails, begins there again.
+  if (!have_met_) segment_.group().exchange(what(), {}, deadline.left());
+  have_met_ = true;
+  const dstorm::Group::Within within(segment_.group(), deadline.left());
+  by_messages_ = std::make_unique<dstorm::Allreduce>(segment_.group().shared_from_this(), what(),
+                                                     segment_.options().kind, elements_.bytes());
+  message_bytes_ = elements_.bytes();
 }
 
 }  // namespace vol

@@ -40,6 +40,8 @@ class DenseAllreduce {
 
   const std::vector<int>& run_by_messages(const Fold& fold, const dstorm::Operation& operation,
                                           const dstorm::Deadline& deadline);
+  void make_by_messages(const dstorm::Deadline& deadline);
+  void leave_messages(const dstorm::Deadline& deadline);
   bool run_shared(const Fold& fold, const dstorm::Operation& operation,
                   const dstorm::Deadline& deadline);
   bool meet_and_fold(const Fold& fold, std::uint32_t operation, std::uint64_t place,
@@ -72,6 +74,7 @@ class DenseAllreduce {
   // Used between hosts, with a codec, and once a rank has been evicted. The first allreduce that
   // needs it makes it.
   std::unique_ptr<dstorm::Allreduce> by_messages_;
+  bool leaves_messages_ = false;   // a rank makes it anew
   std::size_t message_bytes_ = 0;  // the length of the vectors that it takes
   bool have_met_ = false;          // the ranks have met to make it
   dstorm::Stats stats_;            // without those of by_messages_

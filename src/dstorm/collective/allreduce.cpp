@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "dstorm/segment/agreement.hpp"
 #include "dstorm/segment/parts.hpp"
 
 namespace dstorm {
@@ -76,6 +77,7 @@ Allreduce::Allreduce(std::shared_ptr<Group> group, std::string name, std::string
       segment_(group, segment_options(name_, std::move(kind),
                                       head_bytes_ + round_up((bytes + parts_ - 1) / parts_, kLine),
                                       slots_for(bytes, static_cast<std::size_t>(group->size())))),
+      making_(describe(segment_.options())),
       state_(segment_.parts().state),
       mailbox_(state_.memory().mailbox(group->rank()), state_.shape()),
       writer_(mailbox_, group->rank()),
@@ -95,8 +97,11 @@ const std::vector<int>& Allreduce::run(Operand& operand, const Operation& operat
 }
 
 void Allreduce::end_round(Operand& operand, const Operation& operation, const Deadline& deadline) {
-  const auto may_go_on = [this] {
-    return look() || (needs_slot_ && writer_.has_free([this](int r) { return state_.is_live(r); }));
+  const auto is_made_anew = [this] { return state_.group().is_begun_anew(making_); };
+  const auto may_go_on = [&] {
+    return look() ||
+           (needs_slot_ && writer_.has_free([this](int r) { return state_.is_live(r); })) ||
+           is_made_anew();
   };
   const auto missing = [this] {
     const std::vector<int> ranks = late();
@@ -116,12 +121,16 @@ void Allreduce::end_round(Operand& operand, const Operation& operation, const De
         if (has_all_) keep_result(operand);
         begin_attempt(rest_);
         look();
-      } else if (!advance(operand) &&
-                 !state_.wait(
-                     may_go_on, deadline.left(), [this] { return lacks(late()); }, missing)) {
-        throw_timeout(deadline.limit());
+      } else if (!advance(operand)) {
+        const auto lack = [this] { return lacks(late()); };
+        if (!state_.wait(may_go_on, deadline.left(), lack, missing))
+          throw_timeout(deadline.limit());
+        if (is_made_anew()) throw BegunAnew(name_ + ": a rank makes its memory anew");
       }
     }
+  } catch (const BegunAnew&) {  // the others leave the segment too, and need no word
+    is_open_ = false;
+    throw;
   } catch (...) {
     is_open_ = is_open_ && !disagreed_ && may_be_committed();
     if (is_open_ && has_all_) keep_result(operand);

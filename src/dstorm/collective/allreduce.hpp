@@ -108,13 +108,16 @@ class Allreduce {
   // including this one; valid until the next call. Throws TimeoutError naming the ranks that did
   // not come by the deadline, which is the whole call's, and ConfigError on all ranks if their
   // operations differ. After an exception the vector is unchanged, and the next call goes on with
-  // this one if others have ended it (A8).
+  // this one if others have ended it (A8). BegunAnew: a rank has failed to make its Allreduce, so
+  // that nobody can have ended a round; all make another one.
   const std::vector<int>& run(Operand& operand, const Operation& operation,
                               const Deadline& deadline);
 
   // bytes_out, bytes_in and wait_seconds; the other counters are 0.
   Stats stats() const;
   const Segment& segment() const noexcept { return segment_; }
+  // The call by which ranks make it, as Group::exchange knows it.
+  const std::string& making() const noexcept { return making_; }
   void shut() noexcept { segment_.shut(); }
 
  private:
@@ -191,6 +194,7 @@ class Allreduce {
   std::size_t parts_;
   std::size_t head_bytes_;
   Segment segment_;  // only this class reads and writes its mailboxes
+  std::string making_;
   SegmentState& state_;
   Mailbox mailbox_;
   SlotWriter writer_;

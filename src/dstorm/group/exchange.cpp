@@ -95,6 +95,20 @@ bool Group::has_posted(int rank, std::uint64_t number) const noexcept {
   return impl_->control.board(rank).posted.load(std::memory_order_acquire) >= number;
 }
 
+// The notices of that exchange stay as they are until this rank has posted to it, too.
+bool Group::is_begun_anew(std::string_view call) const noexcept {
+  const std::uint64_t number = impl_->exchanges + 1;
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank() || !has_posted(r, number) || !is_live(r)) continue;
+    const host::Notice& notice = impl_->control.board(r).notices[number % 2];
+    const std::size_t bytes = std::min<std::size_t>(notice.what_bytes, sizeof(notice.what));
+    const std::string_view posted = call_of({notice.what, bytes});
+    const bool is_cut = bytes == sizeof(notice.what) && call.starts_with(posted);
+    if (posted == call || is_cut) return true;
+  }
+  return false;
+}
+
 void Group::await_posts_of(std::uint64_t number, std::string_view what, nanoseconds limit) {
   int next = 0;  // all ranks below it have posted or are not live
   const auto all_here = [&] {
@@ -164,9 +178,14 @@ std::vector<std::optional<Bytes>> Group::posts_of(std::uint64_t number) const {
     for (const auto& [call, ranks] : doing) {
       who += (who.empty() ? "" : "; ") + describe_ranks(ranks) + ": " + call;
     }
-    throw ConfigError("the ranks make different collective calls at once (" + who +
-                      "); every rank must make the same ones in the same order, and all repeat one "
-                      "that timed out on any");
+    const std::string text =
+        "the ranks make different collective calls at once (" + who +
+        "); every rank must make the same ones in the same order, and all repeat one that timed "
+        "out on any";
+    const std::string_view call = call_of(doing.begin()->first);
+    const auto is_same = [&](const auto& each) { return call_of(each.first) == call; };
+    if (std::ranges::all_of(doing, is_same)) throw BegunAnew(text);
+    throw ConfigError(text);
   }
   return posts;
 }

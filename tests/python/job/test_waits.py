@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
-from jobs import PROMPT, refused, run_job
+from jobs import PROMPT, refused, run_job, start_job
 
 
 def test_a_rank_that_never_joins_is_named(tmp_path: Path) -> None:
@@ -266,6 +269,46 @@ malt.barrier()
         count=count,
     )
     assert [told["wrong"] for told in result.told] == [[]] * size
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_first_allreduce_that_ends_early_on_a_rank_works_when_it_is_repeated(
+    tmp_path: Path, size: int
+) -> None:
+    """Between hosts it makes mailboxes first: the others may have ended the last step of that."""
+    body = """
+import threading
+from malt._job import job as jobs
+
+malt.init(timeout=20)
+w = np.full(1_000_000, rank + 1.0)
+v = malt.vector(w)
+tell(pid=os.getpid())
+malt.barrier()
+
+def stop_before_the_last_step(posted):
+    while jobs.current().group.posted < posted:
+        time.sleep(1e-5)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+if rank == 0:
+    posted = jobs.current().group.posted + 3  # to meet, and two of the three steps
+    threading.Thread(target=stop_before_the_last_step, args=[posted]).start()
+if rank == 1:
+    tell(error=error_of(v.allreduce, malt.SUM, timeout=1.0))
+    await_flag("again")
+v.allreduce(malt.SUM)
+tell(sums=[w[0], w[-1]])
+"""
+    with start_job(tmp_path, size, body, environ={"MALT_TRANSPORT": "tcp"}) as job:
+        [error] = job.await_told("error", ranks=[1])
+        os.kill(job.told(0)["pid"], signal.SIGCONT)
+        time.sleep(0.5)  # it ends the last step, or waits in it
+        job.raise_flag("again")
+        result = job.finish()
+    assert error.kind == "TimeoutError", error
+    assert 0 in error.ranks, error
+    assert result.each("sums") == [[size * (size + 1) / 2] * 2] * size
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
