@@ -74,9 +74,7 @@ void DenseAllreduce::reset() {
 }
 
 void DenseAllreduce::reset_messages() {
-  stats_ = stats();
-  by_messages_.reset();
-  leaves_messages_ = false;
+  end_messages();
   have_met_ = false;
 }
 
@@ -233,8 +231,13 @@ const std::vector<int>& DenseAllreduce::run_by_messages(const Fold& fold,
 void DenseAllreduce::leave_messages(const dstorm::Deadline& deadline) {
   try {
     segment_.group().exchange(by_messages_->making() + ", step 0", {}, deadline.left());
-  } catch (const dstorm::BegunAnew&) {  // the rank that could not make it is at another step
+  } catch (const dstorm::BegunAnew&) {
+    return end_messages();  // the rank that could not make it is at another step
   }
+  end_messages();
+}
+
+void DenseAllreduce::end_messages() {
   stats_ = stats();
   by_messages_.reset();
   leaves_messages_ = false;

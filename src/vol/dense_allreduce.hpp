@@ -42,6 +42,7 @@ class DenseAllreduce {
                                           const dstorm::Deadline& deadline);
   void make_by_messages(const dstorm::Deadline& deadline);
   void leave_messages(const dstorm::Deadline& deadline);
+  void end_messages();
   bool run_shared(const Fold& fold, const dstorm::Operation& operation,
                   const dstorm::Deadline& deadline);
   bool meet_and_fold(const Fold& fold, std::uint32_t operation, std::uint64_t place,
