@@ -309,9 +309,11 @@ void bind_device(py::module_& module) {
           "Place of updates: 'ipc', in the memory of the senders' GPUs; or 'host: ...', with the "
           "reason.")
       .def(
-          "leave", [](const PythonDeviceVector& self) { self.vector().shut(); },
-          py::call_guard<py::gil_scoped_release>(),
-          "Close, when the GPU has finished; for the package.")
+          "leave",
+          [](const PythonDeviceVector& self, std::optional<double>) { self.vector().shut(); },
+          py::arg("timeout") = py::none(), py::call_guard<py::gil_scoped_release>(),
+          "Close, when the GPU has finished, for which there is a limit of its own; for the "
+          "package.")
       .def("read", &PythonDeviceVector::read,
            "Return a copy of the elements in the host's memory. Waits for the GPU.")
       .def("write", &PythonDeviceVector::write, py::arg("values"),

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <optional>
 #include <thread>
+#include <variant>
 
 #include "callbacks.hpp"
 #include "dstorm/host/wait.hpp"
@@ -148,14 +149,47 @@ class Held {
   std::optional<dstorm::Turns::Pause> pause_;
 };
 
+// A limit of an exchange: seconds, or what is left of a call's.
+using Limit = std::optional<std::variant<double, dstorm::Deadline>>;
+
+std::optional<dstorm::Deadline> to_deadline(const Limit& limit) {
+  if (!limit) return std::nullopt;
+  if (const auto* const seconds = std::get_if<double>(&*limit)) return *to_duration(*seconds);
+  return std::get<dstorm::Deadline>(*limit);
+}
+
+// Has the waits of a group share one deadline, with Python code between them.
+class Within {
+ public:
+  Within(std::shared_ptr<dstorm::Group> group, const dstorm::Deadline& deadline)
+      : group_(std::move(group)), deadline_(deadline) {}
+  void enter() {
+    within_.emplace(*group_, deadline_);
+    pause_.emplace(*group_->turns());
+  }
+  void exit() {
+    pause_.reset();
+    within_.reset();
+  }
+
+ private:
+  std::shared_ptr<dstorm::Group> group_;
+  dstorm::Deadline deadline_;
+  std::optional<dstorm::Group::Within> within_;
+  std::optional<dstorm::Turns::Pause> pause_;
+};
+
 void bind_deadline(py::module_& module) {
   const auto seconds = [](std::chrono::nanoseconds time) {
     return std::chrono::duration<double>(time).count();
   };
   py::class_<dstorm::Deadline>(module, "Deadline",
                                "The time limit of a call that waits several times, from here on.")
-      .def(py::init([](double limit) { return dstorm::Deadline(*to_duration(limit)); }),
-           py::arg("limit"))
+      .def(py::init([](double limit, std::optional<double> left) {
+             const dstorm::Deadline whole(*to_duration(limit));
+             return left ? dstorm::Deadline(whole.limit(), *to_duration(left)) : whole;
+           }),
+           py::arg("limit"), py::arg("left") = py::none())
       .def_property_readonly(
           "left",
           [seconds](const dstorm::Deadline& self) { return std::max(0.0, seconds(self.left())); },
@@ -163,6 +197,14 @@ void bind_deadline(py::module_& module) {
       .def_property_readonly(
           "limit", [seconds](const dstorm::Deadline& self) { return seconds(self.limit()); },
           "Seconds, as given.");
+  py::class_<Within>(module, "Within", "A call of several waits, as a context manager.")
+      .def("__enter__", &Within::enter)
+      .def(
+          "__exit__",
+          [](Within& self, const py::object&, const py::object&, const py::object&) {
+            self.exit();
+          },
+          py::arg("kind"), py::arg("error"), py::arg("trace"));
 }
 
 void bind_turns(py::module_& module) {
@@ -215,11 +257,11 @@ using Posts = py::typing::List<py::typing::Optional<py::bytes>>;
 
 // Returns the bytes of every rank, by rank; None for the dead.
 Posts exchange(dstorm::Group& group, const std::string& what, const std::string& mine,
-               std::optional<double> timeout) {
+               const Limit& timeout) {
   std::vector<std::optional<dstorm::Bytes>> posts;
   {
     const py::gil_scoped_release no_gil;
-    posts = group.exchange(what, std::as_bytes(std::span(mine)), to_duration(timeout));
+    posts = group.exchange(what, std::as_bytes(std::span(mine)), to_deadline(timeout));
   }
   py::list result;
   for (const std::optional<dstorm::Bytes>& post : posts) {
@@ -283,8 +325,8 @@ void bind_group(py::module_& module) {
           py::arg("timeout") = py::none(), NoGil())
       .def(
           "exchange",
-          [](Group& group, const std::string& what, const py::bytes& mine,
-             std::optional<double> timeout, std::optional<py::typing::List<Posts>> kept) {
+          [](Group& group, const std::string& what, const py::bytes& mine, const Limit& timeout,
+             std::optional<py::typing::List<Posts>> kept) {
             Posts posts = exchange(group, what, mine, timeout);
             if (kept) kept->append(posts);
             return posts;
@@ -311,7 +353,18 @@ void bind_group(py::module_& module) {
             group.await_posts(by_rank, *to_duration(timeout));
           },
           py::arg("by_rank"), py::arg("timeout"), NoGil())
-      .def("leave", &Group::leave, NoGil());
+      .def(
+          "leave",
+          [](Group& group, std::optional<double> timeout) { group.leave(to_duration(timeout)); },
+          py::arg("timeout") = py::none(), NoGil())
+      .def(
+          "within",
+          [](std::shared_ptr<Group> group, const dstorm::Deadline& deadline) {
+            return std::make_unique<Within>(std::move(group), deadline);
+          },
+          py::arg("deadline"),
+          "A context in which the waits of this thread that have no limit of their own end by the "
+          "deadline.");
 }
 
 }  // namespace malt_bindings

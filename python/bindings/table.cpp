@@ -65,21 +65,28 @@ struct Seat {
   Seat(GroupPointer clients_group, GroupPointer servers_group, const TableOptions& options,
        const Edition* edition, const Server* before)
       : clients(std::move(clients_group)),
-        server(std::make_unique<ServerThread>(std::move(servers_group), options, edition, before)) {
-    client = std::make_unique<Client>(clients, options, edition, server.get());
+        server(std::make_unique<ServerThread>(std::move(servers_group), options, edition, before,
+                                              clients->deadline())) {
+    try {
+      client = std::make_unique<Client>(clients, options, edition, server.get());
+    } catch (...) {
+      server->stop(clients->timeout());
+      throw;
+    }
     server->await_made();
   }
   // Ends the server's thread, which may be in a Python function. So the caller has no GIL.
-  void leave() const {
-    clients->leave();
-    server->stop();
+  void leave(const Client::Limit& limit = std::nullopt) const {
+    const dstorm::Deadline deadline = limit ? *limit : clients->deadline();
+    clients->leave(deadline.left());
+    server->stop(deadline.left());
   }
 };
 
 class Table {
  public:
   explicit Table(TableOptions options) : options_(std::move(options)) {}
-  ~Table() { leave(); }
+  ~Table() { leave(std::nullopt); }
   Table(const Table&) = delete;
   Table& operator=(const Table&) = delete;
 
@@ -198,10 +205,10 @@ class Table {
   std::uint64_t hot_answers() const {
     return hot_answers_ + (seat_ ? seat_->server->hot_answers() : 0);
   }
-  void leave() {
+  void leave(const Client::Limit& limit) {
     const py::gil_scoped_release no_gil;
     for (const std::optional<Seat>* seat : {&next_, &seat_}) {
-      if (*seat) (*seat)->leave();
+      if (*seat) (*seat)->leave(limit);
     }
   }
 
@@ -356,7 +363,8 @@ void bind_table(py::module_& module) {
       .def_property_readonly("rows_held_back",
                              [](Table& self) { return self.client().rows_held_back(); })
       .def_property_readonly("hot_answers", &Table::hot_answers)
-      .def("leave", &Table::leave, "Leave at once. Any thread, at any time.");
+      .def("leave", &Table::leave, py::arg("limit") = py::none(),
+           "Leave, within the limit. Any thread, at any time.");
 }
 
 }  // namespace malt_bindings

@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Call', 'Codec', 'CoordinateDescentFloat32', 'CoordinateDescentFloat64', 'Deadline', 'DeviceReducer', 'DeviceVector', 'DualAscentFloat32', 'DualAscentFloat64', 'Duplex', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'Exchange', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Held', 'INT8', 'Interface', 'LOWEST', 'LinearFloat32', 'LinearFloat64', 'Link', 'Listener', 'MEDIAN', 'Mail', 'Messages', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Recorder', 'Recording', 'Reducer', 'Route', 'RowVector', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Table', 'TlsContext', 'TopicTokens', 'Turns', 'Update', 'Uses', 'Vector', 'WEIGHTED', 'add_changes', 'add_linear_gradient', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'checksum', 'cuda_version', 'dealt_list_length', 'describe_gpus', 'find_changes', 'forecast_gap', 'has_gpu', 'infer_topics', 'interfaces', 'linear_decisions', 'look_for_nvrtc_in', 'nvrtc_library', 'partition_columns', 'partition_rows', 'partition_traffic', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'set_callbacks', 'shuffle', 'simd_level', 'sum_of_digamma_rises', 'top_k', 'trimmed_mean']
+__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Call', 'Codec', 'CoordinateDescentFloat32', 'CoordinateDescentFloat64', 'Deadline', 'DeviceReducer', 'DeviceVector', 'DualAscentFloat32', 'DualAscentFloat64', 'Duplex', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'Exchange', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Held', 'INT8', 'Interface', 'LOWEST', 'LinearFloat32', 'LinearFloat64', 'Link', 'Listener', 'MEDIAN', 'Mail', 'Messages', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Recorder', 'Recording', 'Reducer', 'Route', 'RowVector', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Table', 'TlsContext', 'TopicTokens', 'Turns', 'Update', 'Uses', 'Vector', 'WEIGHTED', 'Within', 'add_changes', 'add_linear_gradient', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'checksum', 'cuda_version', 'dealt_list_length', 'describe_gpus', 'find_changes', 'forecast_gap', 'has_gpu', 'infer_topics', 'interfaces', 'linear_decisions', 'look_for_nvrtc_in', 'nvrtc_library', 'partition_columns', 'partition_rows', 'partition_traffic', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'set_callbacks', 'shuffle', 'simd_level', 'sum_of_digamma_rises', 'top_k', 'trimmed_mean']
 class Graph:
     """
     The ranks to which each rank sends in each round. ``Graph(edges)`` makes one from (from, to) pairs of ranks; ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR and RANDOM(k, seed) are ready-made.
@@ -127,7 +127,7 @@ class Deadline:
     """
     The time limit of a call that waits several times, from here on.
     """
-    def __init__(self, limit: typing.SupportsFloat | typing.SupportsIndex) -> None:
+    def __init__(self, limit: typing.SupportsFloat | typing.SupportsIndex, left: typing.SupportsFloat | typing.SupportsIndex | None = None) -> None:
         ...
     @property
     def left(self) -> float:
@@ -139,6 +139,14 @@ class Deadline:
         """
         Seconds, as given.
         """
+class Within:
+    """
+    A call of several waits, as a context manager.
+    """
+    def __enter__(self) -> None:
+        ...
+    def __exit__(self, kind: typing.Any, error: typing.Any, trace: typing.Any) -> None:
+        ...
 class Held:
     """
     A call in progress, as a context manager.
@@ -199,7 +207,7 @@ class Group:
         """
         Raise the error of a rank that has left, or has been evicted or cut off.
         """
-    def exchange(self, what: str, mine: bytes, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None, kept: list[list[bytes | None]] | None = None) -> list[bytes | None]:
+    def exchange(self, what: str, mine: bytes, timeout: typing.SupportsFloat | typing.SupportsIndex | Deadline | None = None, kept: list[list[bytes | None]] | None = None) -> list[bytes | None]:
         """
         Return what the live ranks give, by rank. `kept` gets it too, before an exception of a signal handler can end the call.
         """
@@ -211,7 +219,7 @@ class Group:
         """
         Note that the result of its gather or allreduce is kept, so this rank may move.
         """
-    def leave(self) -> None:
+    def leave(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> None:
         ...
     def restore(self) -> None:
         """
@@ -222,6 +230,10 @@ class Group:
     def supersede(self, call: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
         Have every rank of this host move to another group. Any thread.
+        """
+    def within(self, deadline: Deadline) -> Within:
+        """
+        A context in which the waits of this thread that have no limit of their own end by the deadline.
         """
     @property
     def epoch(self) -> int:
@@ -676,9 +688,9 @@ class DeviceVector:
             ConfigError: as scatter(); or the fold is a function.
             Error: the GPU has failed.
         """
-    def leave(self) -> None:
+    def leave(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> None:
         """
-        Close, when the GPU has finished; for the package.
+        Close, when the GPU has finished, for which there is a limit of its own; for the package.
         """
     def on_frontier(self, iteration: typing.SupportsInt | typing.SupportsIndex, function: collections.abc.Callable[[int], typing.Any]) -> None:
         """
@@ -2092,9 +2104,9 @@ class Table:
         """
         Hand this rank's ranges over to other ranks; no call but leave() may follow.
         """
-    def leave(self) -> None:
+    def leave(self, limit: Deadline | None = None) -> None:
         """
-        Leave at once. Any thread, at any time.
+        Leave, within the limit. Any thread, at any time.
         """
     def movers(self) -> list[int]:
         """

@@ -75,28 +75,36 @@ int Group::rank() const noexcept { return impl_->control.rank(); }
 int Group::size() const noexcept { return impl_->control.size(); }
 std::uint32_t Group::epoch() const noexcept { return impl_->control.epoch(); }
 View Group::view() const { return impl_->watcher->view(); }
-nanoseconds Group::timeout() const noexcept {
+nanoseconds Group::timeout() const noexcept { return std::max(deadline().left(), nanoseconds(0)); }
+Deadline Group::deadline() const noexcept {
   const std::int64_t end = impl_->ends_at.load(std::memory_order_relaxed);
   if (end == Impl::kNever || impl_->within.load() != pthread_self()) return impl_->options.timeout;
-  return std::max(nanoseconds(end) - Clock::now().time_since_epoch(), nanoseconds(0));
+  return {nanoseconds(impl_->limit.load(std::memory_order_relaxed)),
+          nanoseconds(end) - Clock::now().time_since_epoch()};
 }
 
 struct Group::Within::Call {
   std::shared_ptr<Group> group;
   Turns::Turn turn;
-  std::int64_t before;
+  std::int64_t ended_at;  // Impl's, before
+  std::int64_t limit;
 };
 
-Group::Within::Within(Group& group, nanoseconds limit)
-    : call_(new Call{group.shared_from_this(), {*group.turns(), "a call of several steps"}, 0}) {
+Group::Within::Within(Group& group, const Deadline& deadline)
+    : call_(new Call{group.shared_from_this(), {*group.turns(), "a call of several steps"}, 0, 0}) {
   const std::int64_t now = nanoseconds(Clock::now().time_since_epoch()).count();
-  const std::int64_t left = std::clamp<std::int64_t>(limit.count(), 0, Impl::kNever - now);
-  group.impl_->within = pthread_self();
-  call_->before = group.impl_->ends_at.exchange(now + left, std::memory_order_relaxed);
+  const std::int64_t left =
+      std::clamp<std::int64_t>(deadline.left().count(), 0, Impl::kNever - 1 - now);
+  Impl& impl = *group.impl_;
+  impl.within = pthread_self();
+  call_->limit = impl.limit.exchange(deadline.limit().count(), std::memory_order_relaxed);
+  call_->ended_at = impl.ends_at.exchange(now + left, std::memory_order_relaxed);
 }
 
 Group::Within::~Within() {
-  call_->group->impl_->ends_at.store(call_->before, std::memory_order_relaxed);
+  Impl& impl = *call_->group->impl_;
+  impl.ends_at.store(call_->ended_at, std::memory_order_relaxed);
+  impl.limit.store(call_->limit, std::memory_order_relaxed);
 }
 
 Waiter& Group::waiter() noexcept { return impl_->waiter; }
@@ -148,14 +156,15 @@ std::vector<int> Group::alive() const {
   return ranks;
 }
 
-void Group::leave() noexcept {
+void Group::leave(std::optional<nanoseconds> limit) noexcept {
   if (is_forked() || impl_->left.exchange(true)) return;
   host::Control& control = impl_->control;
   impl_->waiter.call_soon();  // ends the wait of another thread
   rouse(control.bell(control.rank()));
   control.mark(control.rank(), host::State::kLeft);
   control.ring(control.neighbours());
-  if (impl_->engine) impl_->engine->leave(impl_->options.timeout);
+  // Zero would mean to the engine that nothing was made.
+  if (impl_->engine) impl_->engine->leave(std::max(limit.value_or(timeout()), nanoseconds(1)));
 }
 
 void Group::check_open() const {

@@ -13,6 +13,7 @@
 
 #include "dstorm/bootstrap.hpp"
 #include "dstorm/errors.hpp"
+#include "dstorm/host/wait.hpp"
 #include "dstorm/rdma_options.hpp"
 #include "dstorm/view.hpp"
 
@@ -21,8 +22,6 @@ namespace dstorm {
 class Channel;
 class Recorder;
 class Turns;
-class Waiter;
-struct Doorbell;
 namespace host {
 struct SegmentShape;
 }
@@ -120,15 +119,16 @@ class Group : public std::enable_shared_from_this<Group> {
   // first time count. A call that consists of several exchanges names each one a step. If one rank
   // begins such a call again while others went on to a later step, the call fails on all ranks with
   // BegunAnew, and works when all call it again.
-  std::vector<std::optional<Bytes>> exchange(
-      std::string_view what, std::span<const std::byte> mine,
-      std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
+  std::vector<std::optional<Bytes>> exchange(std::string_view what, std::span<const std::byte> mine,
+                                             std::optional<Deadline> timeout = std::nullopt);
   static constexpr std::size_t kMostExchanged = 768;
 
   // Leaves the job: the other ranks see that this rank has left. Everything that still uses the
   // group throws ConfigError, including a call that is waiting. Not collective. Idempotent; the
-  // destructor calls it too. Any thread may call it at any time.
-  void leave() noexcept;
+  // destructor calls it too. Any thread may call it at any time. Between hosts it waits until the
+  // others have all that this rank has sent, for at most `limit`, or timeout() if none is given. It
+  // then waits for up to a second, and no longer than `limit`, for them to end the connections.
+  void leave(std::optional<std::chrono::nanoseconds> limit = std::nullopt) noexcept;
   bool has_left() const noexcept;
   // Whether this process was forked from the rank. In a fork the group is closed, and the fork does
   // not leave the job.
@@ -182,12 +182,14 @@ class Group : public std::enable_shared_from_this<Group> {
   // The time limit of a wait that is given none: GroupOptions::timeout, or what is left of the
   // innermost Within.
   std::chrono::nanoseconds timeout() const noexcept;
+  // The same limit, with what is left of it: error messages tell the whole one.
+  Deadline deadline() const noexcept;
   // For as long as it lives, all waits that are given no limit of their own share one. So a call
   // that makes segments, which takes several waits, keeps within the limit of the call. It is a
   // call of the group, or a part of the one in progress, and throws what those throw.
   class [[nodiscard]] Within {
    public:
-    Within(Group& group, std::chrono::nanoseconds limit);
+    Within(Group& group, const Deadline& deadline);
     ~Within();
     Within(const Within&) = delete;
     Within& operator=(const Within&) = delete;
@@ -215,7 +217,7 @@ class Group : public std::enable_shared_from_this<Group> {
  private:
   Group();
   bool has_posted(int rank, std::uint64_t number) const noexcept;
-  void await_posts_of(std::uint64_t number, std::string_view what, std::chrono::nanoseconds limit);
+  void await_posts_of(std::uint64_t number, std::string_view what, const Deadline& deadline);
   std::vector<std::optional<Bytes>> posts_of(std::uint64_t number) const;
   std::string last_calls(const std::vector<int>& ranks) const;
 

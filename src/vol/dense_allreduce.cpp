@@ -230,7 +230,7 @@ const std::vector<int>& DenseAllreduce::run_by_messages(const Fold& fold,
 // closed the vector, and they would go on without it.
 void DenseAllreduce::leave_messages(const dstorm::Deadline& deadline) {
   try {
-    segment_.group().exchange(by_messages_->making() + ", step 0", {}, deadline.left());
+    segment_.group().exchange(by_messages_->making() + ", step 0", {}, deadline);
   } catch (const dstorm::BegunAnew&) {
     return end_messages();  // the rank that could not make it is at another step
   }
@@ -246,9 +246,9 @@ void DenseAllreduce::end_messages() {
 void DenseAllreduce::make_by_messages(const dstorm::Deadline& deadline) {
   // If ranks are late, this exchange fails within the limit and names them. It is made once: a rank
   // that has met the others makes the segment with them, and if that fails, begins there again.
-  if (!have_met_) segment_.group().exchange(what(), {}, deadline.left());
+  if (!have_met_) segment_.group().exchange(what(), {}, deadline);
   have_met_ = true;
-  const dstorm::Group::Within within(segment_.group(), deadline.left());
+  const dstorm::Group::Within within(segment_.group(), deadline);
   by_messages_ = std::make_unique<dstorm::Allreduce>(segment_.group().shared_from_this(), what(),
                                                      segment_.options().kind, elements_.bytes());
   message_bytes_ = elements_.bytes();

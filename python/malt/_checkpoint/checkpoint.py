@@ -69,10 +69,10 @@ def save(
         keep: how many of the newest checkpoints are kept, at least 1.
         each_rank: False if all ranks have the same values (BSP): the lowest rank's are saved.
             Tables are saved as they always are.
-        timeout: seconds to wait for other ranks, in each of three steps; if None, that of
-            malt.init(), plus in the second step the time that a slow disk (20 MB/s) takes for all
-            data. All waits for rows of a table may together take as long, and the time that a slow
-            disk takes for the table.
+        timeout: seconds that all waits for other ranks may together take; if None, that of
+            malt.init(), and the time that a slow disk (20 MB/s) takes for all data. All waits for
+            rows of a table may together take as long, and the time that a slow disk takes for the
+            table. Where ranks rejoin, each of three steps has this limit.
 
     Returns:
         The checkpoint's directory, in `path`.
@@ -127,11 +127,10 @@ def _attempt(
     clocks = {rank: report["clocks"] for rank, report in reports.items()}
     # A random name: a rank of an earlier job that still runs on another host cannot use it.
     draft = folder / (_DRAFT + reports[lead]["draft"])
-    patience = None
     if call.timeout is None:
         in_all = sum(reports[rank]["bytes"] for rank in savers)
         in_all += sum(rows.size for rows in content.tables.values())
-        patience = jobs.current().settings.timeout + in_all / SLOW_DISK
+        call.allow(in_all / SLOW_DISK)
 
     def write() -> tuple[None, Report]:
         call.check_repeated(given, told[me])
@@ -149,7 +148,7 @@ def _attempt(
         return None, {"number": _commit(draft, writers)}
 
     try:
-        _, written = call.step("write", write, patience)
+        _, written = call.step("write", write)
         _, reports = call.step("commit", commit)
     except BaseException as error:
         # The failed draft may be what fills the disk. If no file system is shared, the lead does

@@ -76,9 +76,10 @@ def restore(
             saved (sparse vectors too; integers are rounded toward zero), or "wrap", the values of
             the rank at this one's position modulo their number. The extras and, without vectors,
             the arrays are always those of the latter.
-        timeout: seconds to wait for other ranks, in each step; that of malt.init() if None. All
-            waits for rows of a table may together take as long, and the time that a slow disk
-            (20 MB/s) takes for the table.
+        timeout: seconds that all waits for other ranks may together take; if None, that of
+            malt.init(), and the time that a slow disk (20 MB/s) takes for the tables. All waits for
+            rows of a table may together take as long, and the time that a slow disk takes for the
+            table. Where ranks rejoin, each step has this limit.
 
     Returns:
         The data read; None if there is no checkpoint in `path`.
@@ -147,12 +148,11 @@ def _restore(
             jobs.log.warning("%s; restoring %s, the one before it", errors[-1], origin.name)
         named = {rank: report["tables"] for rank, report in reports.items()}
         read = partial(_read, origin, call.group.rank, targets, named)
-        patience = call.timeout
-        if targets.tables and patience is None:
+        if targets.tables and call.timeout is None:
             in_all = sum(rows.size for rows in targets.tables.values())
-            patience = jobs.current().settings.timeout + in_all / SLOW_DISK
+            call.allow(in_all / SLOW_DISK)
         try:
-            (puts, saved, restored), _ = call.step("read", read, patience)
+            (puts, saved, restored), _ = call.step("read", read)
         except DamagedError as error:
             if number is None:
                 raise
@@ -160,7 +160,7 @@ def _restore(
             damaged.append(origin)
             continue
         if targets.tables:
-            spread.restore(call, targets.tables, saved, ranks, patience)
+            spread.restore(call, targets.tables, saved, ranks)
         for put in puts:
             put()
         return Restored(origin, restored.extra, restored.arrays, tuple(damaged))

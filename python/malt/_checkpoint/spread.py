@@ -354,7 +354,6 @@ def restore(
     tables: Tables,
     saved: Mapping[str, SavedRows],
     ranks: Sequence[int],
-    limit: float | None,
 ) -> None:
     """Put saved rows into tables. Collective.
 
@@ -363,7 +362,6 @@ def restore(
         tables: by name.
         saved: by name.
         ranks: the sorted ones for which `saved` was made, each of which loads its part.
-        limit: seconds to wait until the other ranks have read their rows.
 
     Raises:
         ConfigError: it failed on a rank.
@@ -388,7 +386,7 @@ def restore(
         return None, {"is_whole": is_whole}
 
     _, reports = call.step("settle", settle)
-    _, loaded = call.step("load", load, limit)
+    _, loaded = call.step("load", load)
     _, ends = call.step("go on", go_on)
     if sorted(ends) != [*ranks] or not all(each["is_whole"] for each in ends.values()):
         dead = sorted(set(ranks) - set(ends))

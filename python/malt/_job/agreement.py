@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
 from malt import _pieces as pieces
 from malt._arguments import seconds
-from malt._core_import import Group
+from malt._core_import import Deadline, Group
 from malt._errors import ConfigError, DamagedError, PeerError, describe_ranks
 from malt._job import calls
 from malt._job import job as jobs
@@ -69,7 +68,10 @@ class _Told(Report):
 
 
 class Together:
-    """One collective call, in steps. `timeout` limits each step; None: that of malt.init().
+    """One collective call, in steps.
+
+    Its waits for other ranks together take at most `timeout` seconds; None: that of malt.init().
+    Where ranks rejoin, each step has that limit, since the group may change meanwhile.
 
     Used in a `with` statement, a call that an exception has ended on this rank cannot be paired
     with the others' next one of its name: repeated, its steps have another name, so that all ranks
@@ -85,6 +87,8 @@ class Together:
             )
         self.call = call
         self.timeout = seconds(timeout)
+        self._limit = jobs.current().settings.timeout if self.timeout is None else self.timeout
+        self._left = self._limit
         self._repeats: bool | None = False  # None: its first step will tell
         self._is_marked = False  # used in a `with` statement
         self._fails_here = False  # and perhaps not on the other ranks
@@ -105,11 +109,19 @@ class Together:
         """The present group."""
         return jobs.current().group
 
+    def deadline(self) -> Deadline:
+        """Return the time limit of a wait for other ranks that begins now."""
+        return Deadline(self._limit, self._left)
+
+    def allow(self, more: float) -> None:
+        """Let the waits for other ranks, from now on, together take so many seconds more."""
+        self._limit += more
+        self._left += more
+
     def step(
         self,
         name: str,
         action: Callable[[], tuple[Result, Report]],
-        timeout: float | None = None,
         *,
         sent: Sent | None = None,
         may_differ: bool = False,
@@ -120,7 +132,6 @@ class Together:
         Args:
             name: of the step.
             action: returns a result, and what the other ranks are told.
-            timeout: seconds to wait for the other ranks.
             sent: of the step that an exception has ended, if this is that step once more. The post
                 that was sent then counts; the others may have ended it.
             may_differ: the call looks itself whether what an exception's call had sent still holds,
@@ -153,8 +164,13 @@ class Together:
         except failures as error:  # the other ranks must learn of every one
             text = f"{type(error).__name__}: {error}"
             failure, post = error, _FAILED + text.encode()[:_MOST_TOLD]
-        limit = self.timeout if timeout is None else timeout
-        here = self._exchange(name, post, limit, sent, may_differ)
+        is_fixed = jobs.current().generations is None
+        deadline = self.deadline() if is_fixed else Deadline(self._limit)
+        try:
+            here = self._exchange(name, post, deadline, sent, may_differ)
+        finally:
+            if is_fixed:
+                self._left = deadline.left
         for mark, kind in ((_FAILED, ConfigError), (_DAMAGED, DamagedError)):
             failed = [rank for rank, post in here.items() if post[:1] == mark]
             if failed:
@@ -203,7 +219,7 @@ class Together:
         return DamagedError(f"{self.call}: what rank {rank} sent is damaged")
 
     def _exchange(
-        self, name: str, post: bytes, limit: float | None, sent: Sent | None, may_differ: bool
+        self, name: str, post: bytes, deadline: Deadline, sent: Sent | None, may_differ: bool
     ) -> dict[int, bytes]:
         """Return the post of each rank that is not dead; long posts travel in pieces."""
         sent = Sent() if sent is None else sent
@@ -221,10 +237,11 @@ class Together:
                 pending = self.group.pending.rpartition(", step ")[0]
                 if pending not in ("", self.call):
                     return job.steps[what, piece]
-            left = max(0.0, deadline - time.monotonic()) if begin else limit
+            # A first piece that goes in the next group has the whole limit there.
+            limit = deadline if begin or job.generations is None else deadline.limit
 
             def step(group: Group) -> list[bytes | None]:
-                there = group.exchange(what, piece, left, here)
+                there = group.exchange(what, piece, limit, here)
                 # The group may count a post of the call that an exception has ended.
                 own = there[group.rank] or b""
                 is_allowed = may_differ and pieces.is_whole(own) and pieces.is_whole(piece)
@@ -242,6 +259,4 @@ class Together:
                 job.steps[what, piece] = there
             return there
 
-        limit = jobs.current().settings.timeout if limit is None else limit
-        deadline = time.monotonic() + limit
         return pieces.exchange(sent.post, once, self._damaged)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar, cast
 
-from malt._core_import import Group
+from malt._core_import import Deadline, Group
 from malt._errors import ConfigError, SupersededError
 from malt._job import job as jobs
 from malt._job.numbering import recount
@@ -32,18 +32,24 @@ def make(
     *,
     has_shared_values: bool = True,
     is_of_loop: bool = True,
+    deadline: Deadline | None = None,
 ) -> Made:
     """Make a vector by `build(group, rejoins)` and count it; a failed one uses up no name.
 
     With `has_shared_values`, a rejoining rank gets its values from another rank (handover.py). With
     `is_of_loop`, a rejoining rank that has used it is where the others are.
+
+    All waits for other ranks end by the deadline, or within the job's time limit. Where ranks
+    rejoin, each wait has that limit, since the group may change meanwhile.
     """
     job = jobs.current()
+    deadline = Deadline(job.settings.timeout) if deadline is None else deadline
     with job.turns.hold("making a vector"):
         generations = job.generations
         try:
             if generations is None:
-                made = build(job.group, False)
+                with job.group.within(deadline):
+                    made = build(job.group, False)
             else:
 
                 def step(group: Group) -> Made:

@@ -13,7 +13,7 @@ from typing import Protocol
 from malt._arguments import function, variable
 from malt._core_import import Group, Turns
 from malt._errors import ConfigError
-from malt._job import faults, rank_mark
+from malt._job import faults, parting, rank_mark
 from malt._job.settings import Settings
 from malt._mistakes import missed
 from malt._mistakes.matching import Matching
@@ -43,8 +43,8 @@ _AFTER_PROGRAM = (
 class Companion(Protocol):
     """A thing that has groups of its own besides the job's."""
 
-    def leave(self) -> None:
-        """Leave them. Idempotent."""
+    def leave(self, *, timeout: float | None = None) -> None:
+        """Leave them within the seconds. Idempotent."""
 
 
 class Job:
@@ -112,12 +112,15 @@ class Job:
         return self.generations is not None and self.generations.is_rejoining
 
     def leave(self) -> None:
-        for companion in list(self.companions):
-            companion.leave()
+        """Leave, within the job's time limit and a second."""
+        companions = list(self.companions)
+        limits = parting.shares(self.settings.timeout, len(companions) + 1)
+        for companion in companions:
+            companion.leave(timeout=next(limits))
         if isinstance(self._groups, Group):
-            self._groups.leave()
+            self._groups.leave(next(limits))
         else:
-            self._groups.close()
+            self._groups.close(next(limits))
 
     def __enter__(self) -> Job:
         return self

@@ -170,15 +170,21 @@ class Edge:
         self._taken = array
 
     def close(self) -> None:
-        """Leave: what was sent can still be received, and no more can be sent. Idempotent."""
+        """Leave: what was sent can still be received, and no more can be sent. Idempotent.
+
+        Between hosts it waits until the other rank has what was sent, for as long as malt.init()
+        says.
+        """
+        self.leave()
+
+    def leave(self, *, timeout: float | None = None) -> None:
+        """Close it within `timeout` seconds; when the job is left."""
         if self._duplex is not None:
             self._duplex.shut()
             self._duplex = None
         if self._group is not None:
-            self._group.leave()
+            self._group.leave(timeout)
             self._group = None
-
-    leave = close  # with the job
 
     def __repr__(self) -> str:
         return f"edge {self.src} -> {self.dst}"

@@ -82,12 +82,13 @@ class Subgroups:
         job, group = self._job, None
         try:
             group = job.make_further(job.rank, job.size, Turns(), False)(listed, allgather)
-            made = build(group)
+            with group.within(self._together.deadline()):
+                made = build(group)
             in_step = True
             self._step(listed, None)
         except BaseException as error:
             if group is not None:
-                group.leave()
+                group.leave(self._together.deadline().left)
             if isinstance(error, Exception) and not in_step:  # the others do not know of it yet
                 failure = error
                 self._together.step(self._next_name(), lambda: _raise(failure))

@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 
 from malt import _errors as errors
 from malt import _pieces as pieces
-from malt._core_import import Group
+from malt._core_import import Deadline, Group
 from malt._errors import ConfigError, describe_ranks
 from malt._rejoining import handover, roles
 from malt._rejoining.await_ranks import await_ranks
@@ -109,12 +109,13 @@ class Generations:
             self._end_joining()
         return formed.group
 
-    def close(self) -> None:
+    def close(self, timeout: float) -> None:
         """Leave the job."""
+        deadline = Deadline(timeout)
         self._member.leave()  # first, so that the next group does not wait for this rank
         for group in (self.group, self._voting.group if self._voting else None):
             if group is not None:
-                group.leave()
+                group.leave(deadline.left)
         self._member.close()
 
     # Moving to the next group

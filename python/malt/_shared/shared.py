@@ -65,11 +65,13 @@ class Shared:
         with job.turns.hold("making a malt.ps.Shared"):
             name = f"shared-{job.vectors + 1}" if name is None else name
             self._replica = Replica(array.reshape(-1), name)
-            _compare(name, array, deadline)
+            _compare(name, array)
             enter = partial(self._replica.enter, deadline=deadline)
             about = f"shared array {name!r} of {array.dtype} {list(array.shape)}"
             try:
-                calls.make(enter, about, has_shared_values=False, is_of_loop=True)
+                calls.make(
+                    enter, about, has_shared_values=False, is_of_loop=True, deadline=deadline
+                )
             except BaseException:
                 self._replica.shut()
                 raise
@@ -233,10 +235,10 @@ def _deadline(timeout: float | None) -> Deadline:
     return Deadline(jobs.current().settings.timeout if limit is None else limit)
 
 
-def _compare(name: str, array: npt.NDArray[Any], deadline: Deadline) -> None:
+def _compare(name: str, array: npt.NDArray[Any]) -> None:
     """Check that all ranks share arrays of one kind. Collective, but not on a rejoining rank."""
     if not jobs.current().makes_due():
         what = f"malt.ps.Shared, {name!r}"
         report = {"dtype": str(array.dtype), "shape": list(array.shape)}
-        _, given = Together(what, deadline.left).step("the array", lambda: (None, report))
+        _, given = Together(what, None).step("the array", lambda: (None, report))
         check_alike(what, given, "share an array of one dtype and shape on all ranks")

@@ -169,7 +169,7 @@ class _Exchange:
 
     def _once(self, _begin: int, piece: bytes) -> list[bytes | None]:
         self._step += 1
-        return self._group.exchange(f"{self._what}, step {self._step}", piece, self._deadline.left)
+        return self._group.exchange(f"{self._what}, step {self._step}", piece, self._deadline)
 
 
 class _Servers:

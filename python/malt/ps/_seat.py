@@ -87,9 +87,10 @@ class Seat:
             return self
         formed = _joining.form_first(self._job, group, self._what, self._description, deadline)
         try:
-            self._begin(group, formed, [])
+            with formed.clients.within(deadline):
+                self._begin(group, formed, [])
         except BaseException:
-            _leave(formed)
+            _leave(formed, deadline)
             raise
         self._commit(formed, [])
         return self
@@ -115,7 +116,7 @@ class Seat:
     def leave(self, *, hands_over: bool, deadline: Deadline | None = None) -> None:
         """Leave the table; with `hands_over`, hand over this rank's ranges first. Idempotent.
 
-        Without a deadline, handing over has the job's time limit.
+        Without a deadline, it has the job's time limit.
         """
         core, self._core = self._core, None
         self.clients = None  # a group has a thread for as long as it exists
@@ -131,7 +132,7 @@ class Seat:
                     self._what,
                     error,
                 )
-        core.leave()
+        core.leave(deadline)
 
     # Steps of moving
 
@@ -272,6 +273,6 @@ class _Attempt:
         return posts
 
 
-def _leave(formed: Any) -> None:
-    formed.clients.leave()
-    formed.servers.leave()
+def _leave(formed: Any, deadline: Deadline | None = None) -> None:
+    formed.clients.leave(None if deadline is None else deadline.left)
+    formed.servers.leave(None if deadline is None else deadline.left)

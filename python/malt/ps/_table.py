@@ -19,6 +19,7 @@ from malt._errors import ConfigError, PeerError, SupersededError, TimeoutError  
 from malt._job import calls
 from malt._job import job as jobs
 from malt._job.numbering import recount
+from malt._job.parting import PARTING_SECONDS
 from malt._partition import Partition
 from malt.ps import _joining
 from malt.ps._arguments import (
@@ -360,8 +361,10 @@ class Table(Spread):
             else:
                 self._finish(seat, deadline)
         finally:
-            to_hand_over = core.Deadline(deadline.limit / 2)  # nothing of the limit may be left
-            seat.leave(hands_over=not (is_fixed or seat.is_closed), deadline=to_hand_over)
+            hands_over = not (is_fixed or seat.is_closed)
+            # Nothing of the limit may be left.
+            least = deadline.limit / 2 if hands_over else PARTING_SECONDS
+            seat.leave(hands_over=hands_over, deadline=core.Deadline(max(deadline.left, least)))
 
     def _finish(self, seat: Seat, deadline: core.Deadline) -> None:
         """Wait for all ranks, in the job's group: so all of them close the table in one edition."""
@@ -381,7 +384,8 @@ class Table(Spread):
         hands its rows over to other ranks. Otherwise it leaves at once.
 
         Args:
-            timeout: seconds for handing rows over; the job's limit if None.
+            timeout: seconds for handing rows over, and, between hosts, for telling the other ranks;
+                the job's limit if None.
         """
         if self._seat is not None:
             job = jobs.present()

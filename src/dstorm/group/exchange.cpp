@@ -30,7 +30,7 @@ constexpr std::size_t kLongText = 300;
 
 std::vector<std::optional<Bytes>> Group::exchange(std::string_view given,
                                                   std::span<const std::byte> mine,
-                                                  std::optional<nanoseconds> timeout) {
+                                                  std::optional<Deadline> timeout) {
   const Turn turn(*impl_->turns, "exchange");
   check_standing();
   host::Control& control = impl_->control;
@@ -40,8 +40,7 @@ std::vector<std::optional<Bytes>> Group::exchange(std::string_view given,
   }
   // Two notices, used in turn, suffice: a rank that posts to exchange n + 2 has seen every rank at
   // n + 1, and a rank at n + 1 has read all of n.
-  const nanoseconds limit = timeout.value_or(this->timeout());
-  const Deadline deadline(limit);
+  const Deadline deadline = timeout ? *timeout : this->deadline();
   std::uint64_t number = impl_->exchanges + 1;
   host::Member& own = control.member(rank());
   const std::string fitting = fit(given, sizeof(host::Notice::what));
@@ -60,7 +59,7 @@ std::vector<std::optional<Bytes>> Group::exchange(std::string_view given,
     // This is another step of the same call. The others finish the posted exchange, and learn there
     // that this rank has begun anew.
     if (posted != what) {
-      await_posts_of(number, what, limit);
+      await_posts_of(number, what, deadline);
       impl_->exchanges = number++;
       is_posted = false;
     }
@@ -79,7 +78,7 @@ std::vector<std::optional<Bytes>> Group::exchange(std::string_view given,
     if (impl_->engine) impl_->engine->flush_notices();
   }
 
-  await_posts_of(number, what, deadline.left());
+  await_posts_of(number, what, deadline);
   impl_->exchanges = number;
   return posts_of(number);
 }
@@ -109,7 +108,7 @@ bool Group::is_begun_anew(std::string_view call) const noexcept {
   return false;
 }
 
-void Group::await_posts_of(std::uint64_t number, std::string_view what, nanoseconds limit) {
+void Group::await_posts_of(std::uint64_t number, std::string_view what, const Deadline& deadline) {
   int next = 0;  // all ranks below it have posted or are not live
   const auto all_here = [&] {
     while (next < size() && (has_posted(next, number) || !is_live(next))) ++next;
@@ -126,11 +125,13 @@ void Group::await_posts_of(std::uint64_t number, std::string_view what, nanoseco
     return std::string(call_of(what)) + ": " + describe_ranks(ranks) + " did not come";
   };
   const auto next_missing = [&] { return next < size() ? next : -1; };
-  if (impl_->waiter.until(all_here, limit, false, [&] { return lacks(missing()); }, next_missing)) {
+  if (impl_->waiter.until(
+          all_here, deadline.left(), false, [&] { return lacks(missing()); }, next_missing)) {
     return;
   }
   const std::vector<int> late = missing();
   if (late.empty()) return;  // the last rank posted just now
+  const nanoseconds limit = std::max(deadline.limit(), nanoseconds(0));
   throw TimeoutError(lacks(late) + " within " + format_seconds(limit) + last_calls(late) +
                          "; every rank must make the same collective calls in the same order",
                      late);

@@ -63,11 +63,12 @@ struct Group::Impl {
   // When the innermost Within ends, in nanoseconds of the clock's; kNever: there is none.
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
   std::atomic<std::int64_t> ends_at{kNever};
-  std::atomic<pthread_t> within{};  // the thread whose it is
-  std::uint64_t last_wait = 0;      // the last wait that found the group superseded
-  std::uint32_t passed_since = 0;   // superseded_by() to which passed_by belongs
-  int passed_by = 0;                // weighted number of calls at which this rank could not move
-  std::uint32_t kept_since = 0;     // superseded_by() when a round of the first segment was kept
+  std::atomic<std::int64_t> limit{0};  // the whole limit of that Within, in nanoseconds
+  std::atomic<pthread_t> within{};     // the thread whose it is
+  std::uint64_t last_wait = 0;         // the last wait that found the group superseded
+  std::uint32_t passed_since = 0;      // superseded_by() to which passed_by belongs
+  int passed_by = 0;                   // weighted number of calls at which this rank could not move
+  std::uint32_t kept_since = 0;        // superseded_by() when a round of the first segment was kept
 };
 
 }  // namespace dstorm

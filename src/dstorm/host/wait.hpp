@@ -35,6 +35,9 @@ class Deadline {
   template <class Rep, class Period>
   // NOLINTNEXTLINE(google-explicit-constructor): a call that takes one may be given a duration.
   Deadline(std::chrono::duration<Rep, Period> limit) : limit_(limit) {}
+  // Of a call that has begun already and has `left` of its limit.
+  Deadline(std::chrono::nanoseconds limit, std::chrono::nanoseconds left)
+      : start_(Clock::now() - (limit - left)), limit_(limit) {}
   std::chrono::nanoseconds left() const { return limit_ - (Clock::now() - start_); }
   std::chrono::nanoseconds limit() const { return limit_; }
 

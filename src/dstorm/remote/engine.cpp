@@ -193,10 +193,12 @@ void Engine::leave(nanoseconds limit) noexcept {
              });
     });
     // If the end of a connection is not read, closing it looks to the other rank like a cut. It
-    // then calls again, and keeps its witness because this rank is gone.
+    // then calls again, and keeps its witness because this rank is gone. A rank that has not
+    // answered within the limit is not waited for again.
     changed_.wait_for(lock, std::min<nanoseconds>(limit, kParting), [&] {
-      return std::none_of(uplinks_.begin(), uplinks_.end(),
-                          [](const Uplink& one) { return one.state() == Uplink::State::kUp; });
+      return std::none_of(uplinks_.begin(), uplinks_.end(), [&](const Uplink& one) {
+        return one.state() == Uplink::State::kUp && (has_heard(one) || one.is_unwanted());
+      });
     });
     all_know = all_know || is_out() || std::all_of(uplinks_.begin(), uplinks_.end(), has_heard);
     stop_ = true;

@@ -5,30 +5,36 @@
 namespace vol::ps {
 
 ServerThread::ServerThread(std::shared_ptr<dstorm::Group> group, const TableOptions& options,
-                           const Edition* edition, const Server* before)
+                           const Edition* edition, const Server* before,
+                           std::optional<dstorm::Deadline> deadline)
     : group_(std::move(group)),
       options_(options),
-      thread_(dstorm::start_quiet_thread([this, edition, before] { run(edition, before); })) {}
+      thread_(dstorm::start_quiet_thread(
+          [this, edition, before, limit = deadline ? *deadline : group_->deadline()] {
+            run(edition, before, limit);
+          })) {}
 
 const Server* ServerThread::await_stopped() {
   if (thread_.joinable()) thread_.join();
   return has_failed_ ? nullptr : server_.get();
 }
 
-void ServerThread::stop() noexcept {
+void ServerThread::stop(std::optional<std::chrono::nanoseconds> limit) noexcept {
   if (group_->is_forked()) {  // the thread is the rank's
     if (thread_.joinable()) thread_.detach();
     return;
   }
-  group_->leave();
+  group_->leave(limit);
   if (thread_.joinable()) thread_.join();
 }
 
-void ServerThread::run(const Edition* edition, const Server* before) {
+void ServerThread::run(const Edition* edition, const Server* before,
+                       const dstorm::Deadline& deadline) {
   try {
+    const dstorm::Group::Within within(*group_, deadline);
     server_ = std::make_unique<Server>(group_, options_, edition, before);
   } catch (...) {
-    group_->leave();
+    group_->leave(deadline.left());
     made_.set_exception(std::current_exception());
     return;
   }

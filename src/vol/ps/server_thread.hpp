@@ -2,8 +2,10 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <future>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -17,9 +19,10 @@ class ServerThread {
  public:
   // Starts the thread, which makes the Server, a collective call: this rank's Client is to be made
   // at the same time. `group` has the server's member of the table's group. `edition` and `before`
-  // are as for the Server.
+  // are as for the Server. Making it may take until the deadline, or as long as the group says.
   ServerThread(std::shared_ptr<dstorm::Group> group, const TableOptions& options,
-               const Edition* edition = nullptr, const Server* before = nullptr);
+               const Edition* edition = nullptr, const Server* before = nullptr,
+               std::optional<dstorm::Deadline> deadline = std::nullopt);
   ~ServerThread() { stop(); }
   ServerThread(const ServerThread&) = delete;
   ServerThread& operator=(const ServerThread&) = delete;
@@ -37,12 +40,12 @@ class ServerThread {
   // server, null if its thread has ended by itself. The group is not left. The caller may not hold
   // what a user's update function needs (the GIL).
   const Server* await_stopped();
-  // Leaves the group and ends the thread. Idempotent. The caller may not hold what a user's update
-  // function needs.
-  void stop() noexcept;
+  // Leaves the group within `limit`, the group's if none is given, and ends the thread. Idempotent.
+  // The caller may not hold what a user's update function needs.
+  void stop(std::optional<std::chrono::nanoseconds> limit = std::nullopt) noexcept;
 
  private:
-  void run(const Edition* edition, const Server* before);
+  void run(const Edition* edition, const Server* before, const dstorm::Deadline& deadline);
 
   std::shared_ptr<dstorm::Group> group_;
   const TableOptions& options_;

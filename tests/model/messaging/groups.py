@@ -144,7 +144,7 @@ class Group:
     def alive(self) -> list[int]:
         return sorted(self.network.live[self.rank])
 
-    def leave(self) -> None:
+    def leave(self, timeout: float | None = None) -> None:
         self.network.to_others(self.rank, lambda to: self.network.mark(to, self.rank))
 
     def check_standing(self) -> None:

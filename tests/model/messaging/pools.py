@@ -103,7 +103,7 @@ class _ProgramGroup:
             if len(came[other]) > number and came[other][number] != what:
                 job.world.complain(f"P1: rank {rank} is in {what}, {other} in {came[other]}")
 
-    def leave(self) -> None:
+    def leave(self, timeout: float | None = None) -> None:
         self._network.to_others(self._me.rank, lambda to: self._network.mark(to, self._me.rank))
 
 

@@ -212,7 +212,7 @@ class Group:
     def is_left_out(self, rank: int) -> bool:
         return self._host.state[rank] == EVICTED
 
-    def leave(self) -> None:
+    def leave(self, timeout: float | None = None) -> None:
         self.world.step()
         if not self._has_left:
             self._has_left = True

@@ -27,7 +27,7 @@ import numpy as np
 
 from malt._core_import import Turns
 from malt._errors import Error, PeerError, SupersededError, TimeoutError  # noqa: A004
-from malt._job import calls
+from malt._job import calls, parting
 from malt._job import job as jobs
 from malt._job.settings import Settings
 from malt._launch import host_ranks
@@ -176,7 +176,8 @@ class Job:
             ),
             (wire, {"hmac": SimpleNamespace(digest=lambda *_: bytes(32), compare_digest=eq)}),
             (member_session, {"time": time, "threading": threading, "select": SelectModule(world)}),
-            (generations, {"threading": threading}),
+            (generations, {"threading": threading, "Deadline": deadline}),
+            (parting, {"Deadline": deadline}),
             (await_ranks, {"time": time}),
             (handover, {"time": time, "Vector": groups.Vector}),
             (

@@ -6,9 +6,12 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jobs import PROMPT, refused, run_job, start_job
+
+LIMIT, SLACK = 3.0, 1.5  # seconds: of a call, and what a busy machine may add
 
 
 def test_a_rank_that_never_joins_is_named(tmp_path: Path) -> None:
@@ -415,3 +418,102 @@ malt.barrier(60)
             "a longer limit: malt.init(timeout=...) or MALT_TIMEOUT",
             ", or timeout= of a call that has it",
         )
+
+
+@pytest.mark.parametrize(
+    ("call", "most"),
+    [
+        ("malt.finalize()", LIMIT + 1),
+        ("tables[0].close(timeout=LIMIT)", LIMIT + 1),
+        ("tables[0].leave(timeout=LIMIT)", LIMIT),
+    ],
+)
+def test_all_groups_are_left_within_one_limit_though_a_rank_is_stopped(
+    tmp_path: Path, call: str, most: float
+) -> None:
+    body = """
+malt.init(timeout=LIMIT, silence=60)
+tables = [malt.ps.Table(10) for _ in range(2)]
+edge = malt.messages.Edge(0, 1)
+malt.barrier()
+tell(pid=os.getpid())
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGSTOP)
+await_flag("stopped")
+start = time.monotonic()
+try:
+    exec(call)
+except malt.TimeoutError:
+    pass
+tell(seconds=time.monotonic() - start)
+"""
+    told = _told_beside_a_stopped_rank(tmp_path, body, "tcp", call=call)
+    assert told["seconds"] < most + SLACK
+
+
+@pytest.mark.parametrize(
+    ("call", "transport"),
+    [
+        ("malt.vector(np.zeros(1 << 20), name='w')", "shm"),
+        ("malt.sparse_vector(1000, capacity=10)", "tcp"),
+        ("malt.messages.Edge(0, 1)", "shm"),
+        ("malt.ps.Shared(np.zeros(10))", "shm"),
+        ("malt.ps.Table(10)", "shm"),
+        ("malt.save(path, {'v': np.zeros(10)}, timeout=LIMIT)", "shm"),
+    ],
+)
+def test_a_call_of_several_steps_has_one_limit(tmp_path: Path, call: str, transport: str) -> None:
+    """Rank 1 comes late, and is stopped after its first step of the call."""
+    body = """
+from malt._core_import import Group
+malt.init(timeout=LIMIT, silence=60)
+malt.barrier()
+tell(pid=os.getpid())
+if rank == 1:
+    time.sleep(LIMIT * 2 / 3)
+    exchange = Group.exchange
+    def exchange_and_stop(*given):
+        posts = exchange(*given)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return posts
+    Group.exchange = exchange_and_stop
+start = time.monotonic()
+error = error_of(lambda: eval(call))
+tell(seconds=time.monotonic() - start, error=error)
+"""
+    path = str(tmp_path / "checkpoints")
+    told = _told_beside_a_stopped_rank(tmp_path, body, transport, call=call, path=path)
+    assert told["error"].kind == "TimeoutError"
+    assert told["error"].ranks == (1,)
+    assert told["error"].says("rank 1 did not come within 3 s")
+    assert told["seconds"] < LIMIT + SLACK
+
+
+def test_a_wait_without_time_says_so(tmp_path: Path) -> None:
+    body = """
+malt.init(timeout=60)
+v = malt.vector(np.zeros(1))
+if rank == 0:
+    tell(error=error_of(v.allreduce, timeout=0.0))
+meet("end")
+"""
+    error = run_job(tmp_path, 2, body).told[0]["error"]
+    assert error.says("rank 1 did not come within 0 s"), error
+
+
+def _told_beside_a_stopped_rank(
+    directory: Path, body: str, transport: str, **given: Any
+) -> dict[str, Any]:
+    """Return what rank 0 tells in a job of two whose rank 1 stops itself."""
+    given["LIMIT"] = LIMIT
+    header = "".join(f"{name} = {value!r}\n" for name, value in given.items())
+    environ = {"MALT_TRANSPORT": transport}
+    with start_job(directory, 2, header + body, "--keep-going", environ=environ) as job:
+        [pid] = job.await_told("pid", ranks=[1])
+        stat = Path(f"/proc/{pid}/stat")
+        while stat.read_text().rpartition(") ")[2][0] != "T":
+            assert not job.has_ended
+        job.raise_flag("stopped")
+        job.await_told("seconds", ranks=[0])
+        os.kill(pid, signal.SIGKILL)
+        return job.told(0)

@@ -31,9 +31,9 @@ def test_the_error_of_a_server_comes_out_at_once_where_its_client_waits() -> Non
 def test_all_pieces_that_the_ranks_exchange_have_one_limit() -> None:
     """Rank 1 is slow, but comes to each piece within the whole limit."""
 
-    def exchange(_: str, piece: bytes, limit: float) -> list[bytes]:
-        time.sleep(min(limit, 0.3))
-        if limit < 0.3:
+    def exchange(_: str, piece: bytes, limit: Deadline) -> list[bytes]:
+        time.sleep(min(limit.left, 0.3))
+        if not limit.left:
             raise malt.TimeoutError("rank 1 did not come", [1])
         return [piece, piece]
 

@@ -17,6 +17,7 @@ from malt._arguments import whole
 from malt._errors import ConfigError, DamagedError, Error, PeerError, describe_ranks
 from malt._job import job as jobs
 from malt._job.agreement import Report
+from malt._job.parting import shares
 from malt._messages.subgroup import Subgroups
 from malt.torch import _model
 from malt.torch._flat import DTYPES
@@ -141,7 +142,7 @@ class Pipeline:
     def _form(self, subgroups: Subgroups, places: division.Ranks) -> None:
         """Form the groups of neighbours, and of the replicas of each stage, in the same order."""
         job = jobs.current()
-        timeout = job.settings.timeout
+        self._timeout = timeout = job.settings.timeout
         depth = min(self._microbatches, self.stages, _MOST_DEPTH - 2) + 2
         for replica in range(self.replicas):
             for stage in range(self.stages - 1):
@@ -310,14 +311,19 @@ class Pipeline:
         if not self._ended:
             self._end("it has been closed")
 
-    leave = close  # with the job
+    def leave(self, *, timeout: float | None = None) -> None:
+        """Close it within `timeout` seconds; when the job is left."""
+        if not self._ended:
+            self._end("it has been closed", timeout)
 
-    def _end(self, why: str) -> None:
+    def _end(self, why: str, timeout: float | None = None) -> None:
         self._ended = why
-        for wire in self._all_wires():
-            wire.close()
+        parts: list[Wire | Replicas] = [*self._all_wires()]
         if self._replicas is not None:
-            self._replicas.close()
+            parts.append(self._replicas)
+        limit = self._timeout if timeout is None else timeout
+        for part, share in zip(parts, shares(limit, len(parts)), strict=True):
+            part.close(share)
 
     def _look(self) -> None:
         for wire in self._wires():

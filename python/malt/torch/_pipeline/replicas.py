@@ -60,10 +60,10 @@ class Replicas:
             with torch.no_grad():
                 part.put_back()
 
-    def close(self) -> None:
+    def close(self, timeout: float) -> None:
         for part in self._parts.values():
             part.reducer.shut()
-        self._group.leave()
+        self._group.leave(timeout)
 
 
 class _Part:

@@ -223,9 +223,9 @@ class Wire:
                 self._duplex.take(dropped.data_ptr(), size)
         return None
 
-    def close(self) -> None:
+    def close(self, timeout: float) -> None:
         self._duplex.shut()
-        self._group.leave()
+        self._group.leave(timeout)
 
     def _put(self, head: Head, data: int, size: int) -> None:
         self._duplex.send(head.pack(), data, size)
