@@ -420,6 +420,36 @@ def test_a_sum_of_tensors_of_unlike_dtypes_names_both(tmp_path: Path) -> None:
     assert "rank 0 gave float32, and this rank has float64" in texts[1]
 
 
+UNLIKE_REDUCTIONS = """
+join()
+own = torch.ones(2, dtype=[torch.float32, torch.int32][rank])  # of the same size in bytes
+op = [dist.ReduceOp.MAX, dist.ReduceOp.MIN][rank]
+calls = [
+    lambda: dist.all_reduce(own, dist.ReduceOp.MAX),
+    lambda: dist.reduce(own, 0),
+    lambda: dist.reduce_scatter(own[:1], list(own.split(1))),
+    lambda: dist.all_reduce(torch.ones(2), op),
+]
+texts = []
+for call in calls:
+    try:
+        call()
+    except ValueError as error:
+        texts.append(str(error))
+total = torch.ones(2)
+dist.all_reduce(total)
+tell(texts=texts, total=total.tolist())
+"""
+
+
+def test_reductions_of_unlike_dtypes_or_operations_are_refused(tmp_path: Path) -> None:
+    for rank, told in enumerate(run_ranks(tmp_path, 2, UNLIKE_REDUCTIONS).told):
+        assert len(told["texts"]) == 4
+        for text in told["texts"]:
+            assert f"rank {1 - rank} made another call, or one with another dtype" in text
+        assert told["total"] == [2, 2]
+
+
 AGAIN = """
 found = []
 store = dist.FileStore(str(here / "store"), size)

@@ -268,7 +268,7 @@ def reduce_scatter(
         for other in range(size)
         if other != rank
     ]
-    members.run(gives, takes, _REDUCE, deadline)
+    members.run(gives, takes, _kind_of_reduction(op, own.dtype), deadline)
     _copy(output, reduction(rows))
 
 
@@ -286,9 +286,9 @@ def _fold(
     is_root = members.rank in roots
     result = torch.empty_like(flat) if is_root else flat
     step = SLOT_BYTES // flat.element_size()
-    kind = _REDUCE | (roots[0] + 1 if len(roots) == 1 else 0) << 8
     # Tensors of other lengths would be reduced in another number of parts.
-    kind ^= (zlib.crc32(b"%d" % flat.numel()) & 0xFFF) << 20
+    kind = _kind_of_reduction(op, own.dtype, flat.numel())
+    kind ^= (roots[0] + 1 if len(roots) == 1 else 0) << 8
     for begin in range(0, flat.numel(), step):
         part = flat[begin : begin + step]
         gives = [(part.data_ptr(), bytes_of(part))]
@@ -383,6 +383,12 @@ def _reduction(op: ReduceOp, dtype: torch.dtype) -> Callable[[torch.Tensor], tor
             raise ConfigError(f"{kind} of {dtype}: {error}") from error
         _tried.add((kind, dtype))
     return _REDUCTIONS[kind]
+
+
+def _kind_of_reduction(op: ReduceOp, dtype: torch.dtype, count: int | None = None) -> int:
+    """Return a reduction's number, with a checksum of what must be the same on all ranks."""
+    same = f"{getattr(op, 'op', op)} {dtype} {count}".encode()
+    return _REDUCE | (zlib.crc32(same) & 0x7FF) << 20  # the bit above marks the core's own folds
 
 
 _tried: set[tuple[ReduceOp.RedOpType, torch.dtype]] = set()  # those that torch has
