@@ -58,10 +58,11 @@ class Reducer {
           const std::string& name)
       : vector_(group, dtype, {{nullptr, count}}, options_of(name)) {}
 
-  std::vector<int> allreduce(Address data, std::size_t count, bool mean, double timeout) {
+  std::vector<int> allreduce(Address data, std::size_t count, bool mean, double timeout,
+                             std::uint32_t call) {
     const py::gil_scoped_release no_gil;
     vector_.move_to(reinterpret_cast<void*>(data), count);
-    std::vector<int> ranks = vector_.allreduce(fold_of(mean), limit_of(timeout)).ranks;
+    std::vector<int> ranks = vector_.allreduce(fold_of(mean), limit_of(timeout), false, call).ranks;
     ++count_;
     return ranks;
   }
@@ -107,6 +108,8 @@ void bind_process_group(py::module_& module) {
           },
           py::arg("data"), py::arg("count"), py::arg("dtype"), py::arg("mean"), py::arg("timeout"),
           "Replace elements by the sum or mean of all ranks'. Collective.", NoGil())
+      .def("begin_call", &vol::Exchange::begin_call, py::arg("number"),
+           "Give the calls from here on a number, the same on all ranks.")
       .def("shut", &vol::Exchange::shut, "Leave. Any thread, at any time.");
   py::class_<Reducer>(module, "Reducer",
                       "A vector that is reduced wherever it lies; for the package.")
@@ -117,8 +120,9 @@ void bind_process_group(py::module_& module) {
            py::arg("group"), py::arg("dtype"), py::arg("count"), py::arg("name"),
            py::arg("timeout") = py::none())
       .def("allreduce", &Reducer::allreduce, py::arg("data"), py::arg("count"), py::arg("mean"),
-           py::arg("timeout"),
-           "Replace `count` elements by the sum or mean of the live ranks'. Collective.\n\n"
+           py::arg("timeout"), py::arg("call") = 0,
+           "Replace `count` elements by the sum or mean of the live ranks'. Collective. All ranks "
+           "give the same number of the call.\n\n"
            "Returns:\n    The other ranks that took part.")
       .def_property_readonly("count", &Reducer::count, "How many times this rank has reduced.")
       .def("shut", &Reducer::shut, "Leave. Any thread, at any time.");

@@ -1369,6 +1369,10 @@ class Exchange:
     """
     def __init__(self, group: Group, name: str, slot_bytes: typing.SupportsInt | typing.SupportsIndex, timeout: typing.SupportsFloat | typing.SupportsIndex) -> None:
         ...
+    def begin_call(self, number: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Give the calls from here on a number, the same on all ranks.
+        """
     def fold(self, data: typing.SupportsInt | typing.SupportsIndex, count: typing.SupportsInt | typing.SupportsIndex, dtype: typing.SupportsInt | typing.SupportsIndex, mean: bool, timeout: typing.SupportsFloat | typing.SupportsIndex) -> None:
         """
         Replace elements by the sum or mean of all ranks'. Collective.
@@ -1387,9 +1391,9 @@ class Reducer:
     """
     def __init__(self, group: Group, dtype: str, count: typing.SupportsInt | typing.SupportsIndex, name: str, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> None:
         ...
-    def allreduce(self, data: typing.SupportsInt | typing.SupportsIndex, count: typing.SupportsInt | typing.SupportsIndex, mean: bool, timeout: typing.SupportsFloat | typing.SupportsIndex) -> list[int]:
+    def allreduce(self, data: typing.SupportsInt | typing.SupportsIndex, count: typing.SupportsInt | typing.SupportsIndex, mean: bool, timeout: typing.SupportsFloat | typing.SupportsIndex, call: typing.SupportsInt | typing.SupportsIndex = 0) -> list[int]:
         """
-        Replace `count` elements by the sum or mean of the live ranks'. Collective.
+        Replace `count` elements by the sum or mean of the live ranks'. Collective. All ranks give the same number of the call.
 
         Returns:
             The other ranks that took part.

@@ -238,7 +238,7 @@ void DenseVector::move_to(void* data, std::size_t count) {
 }
 
 const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanoseconds> timeout,
-                                       bool last) {
+                                       bool last, std::uint32_t call) {
   const Turn turn(segment().turns(), "allreduce", segment().options().name);
   Gathered& gathered = parts_->gathered;
   gathered.count = 0;
@@ -250,7 +250,7 @@ const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanosecon
   dstorm::Recorder* const recorder = segment().parts().state.recorder();
   const dstorm::Recorder::Time began = recorder != nullptr ? dstorm::Recorder::now() : 0;
   const std::uint64_t sent = recorder != nullptr ? parts_->allreduce.stats().bytes_out : 0;
-  for (int r : parts_->allreduce.run(fold, limit, last)) {
+  for (int r : parts_->allreduce.run(fold, limit, last, call)) {
     if (r == segment().group().rank()) continue;
     gathered.ranks.push_back(r);
     gathered.staleness.push_back(0);

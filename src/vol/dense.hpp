@@ -73,10 +73,10 @@ class DenseVector {
   // folded as they are, whatever reject_nonfinite, max_norm and codec say. Throws TimeoutError
   // naming the ranks that did not come; the vector is then unchanged. `last` marks the allreduce
   // after the loop: if some ranks make their last one while others make one of the loop, all throw
-  // ConfigError.
+  // ConfigError. So they do if `call`, a number that the caller gives its calls, differs.
   const Gathered& allreduce(const Fold& fold,
                             std::optional<std::chrono::nanoseconds> timeout = std::nullopt,
-                            bool last = false);
+                            bool last = false, std::uint32_t call = 0);
 
   // Moves a vector over one array of the caller's to other memory. `count` is at most that with
   // which the vector was made; if it differs, the vector can only be reduced: by all ranks with the

@@ -78,7 +78,8 @@ void DenseAllreduce::reset_messages() {
   have_met_ = false;
 }
 
-const std::vector<int>& DenseAllreduce::run(const Fold& fold, nanoseconds limit, bool last) {
+const std::vector<int>& DenseAllreduce::run(const Fold& fold, nanoseconds limit, bool last,
+                                            std::uint32_t call) {
   const dstorm::Deadline deadline(limit);
   if (!is_shareable(fold)) {
     throw ConfigError(std::string("allreduce takes AVG, SUM, MEDIAN and TRIMMED_MEAN, not ") +
@@ -88,8 +89,9 @@ const std::vector<int>& DenseAllreduce::run(const Fold& fold, nanoseconds limit,
   const dstorm::Group& group = segment_.group();
   static const std::vector<int> kAlone;
   if (group.size() == 1) return kAlone;
-  const dstorm::Operation operation{operation_code(fold) | (last ? kLast : 0),
-                                    std::string(fold.name()) + (last ? ", the last one" : "")};
+  dstorm::Operation operation{(operation_code(fold) ^ call_code(call)) | (last ? kLast : 0),
+                              std::string(fold.name()) + (last ? ", the last one" : "")};
+  if (call != 0) operation.name += ", call " + std::to_string(call);
   if (missed_) return take_missed(operation.code);
   for (;;) {
     // An evicted rank can still write the memory that a shared fold would use.

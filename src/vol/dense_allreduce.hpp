@@ -27,7 +27,8 @@ class DenseAllreduce {
 
   // See DenseVector::allreduce. Returns the ranks whose vectors have been folded, sorted, including
   // this rank; valid until the next call.
-  const std::vector<int>& run(const Fold& fold, std::chrono::nanoseconds limit, bool last);
+  const std::vector<int>& run(const Fold& fold, std::chrono::nanoseconds limit, bool last,
+                              std::uint32_t call);
 
   dstorm::Stats stats() const;  // bytes and waits
   void shut() noexcept;

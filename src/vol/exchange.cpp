@@ -144,7 +144,8 @@ void Exchange::note_if_wrong(const Update& update, std::uint32_t kind,
 }
 
 std::vector<int> Exchange::run(std::span<const Give> gives, std::span<const Take> takes,
-                               std::uint32_t kind, nanoseconds limit, bool may_miss) {
+                               std::uint32_t given_kind, nanoseconds limit, bool may_miss) {
+  const std::uint32_t kind = given_kind ^ call_;
   in_step([&] {
     const dstorm::Deadline deadline(limit);
     std::size_t total = 0;
@@ -176,7 +177,8 @@ void Exchange::fold(DType dtype, void* data, std::size_t count, const Fold& fold
                     nanoseconds limit) {
   const Elements elements(dtype, {{data, count}});
   Folding folding(elements);
-  const std::uint32_t kind = kFoldKind | operation_code(fold) | static_cast<std::uint32_t>(dtype);
+  const std::uint32_t code = operation_code(fold) | static_cast<std::uint32_t>(dtype);
+  const std::uint32_t kind = (kFoldKind | code) ^ call_;
   const Give own{data, elements.bytes()};
   in_step([&] {
     const dstorm::Deadline deadline(limit);

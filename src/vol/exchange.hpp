@@ -13,6 +13,7 @@
 #include "dstorm/segment.hpp"
 #include "vol/dtype.hpp"
 #include "vol/fold.hpp"
+#include "vol/folding.hpp"
 
 namespace vol {
 
@@ -53,6 +54,10 @@ class Exchange {
   void fold(DType dtype, void* data, std::size_t count, const Fold& fold,
             std::chrono::nanoseconds limit);
 
+  // Gives the calls from here on a number, which must be the same on all ranks: so a call of several
+  // rounds that has failed on one rank is not paired with that rank's next one.
+  void begin_call(std::uint32_t number) noexcept { call_ = call_code(number); }
+
   std::size_t slot_bytes() const noexcept { return segment_.options().slot_bytes; }
   void shut() noexcept { segment_.shut(); }
 
@@ -69,6 +74,7 @@ class Exchange {
   void note_if_wrong(const dstorm::Update& update, std::uint32_t kind, std::span<const Take> takes);
 
   dstorm::Segment segment_;
+  std::uint32_t call_ = 0;  // its code
   // Of the call in progress: what is wrong with it, or empty; the ranks that some round lacked.
   std::string wrong_;
   std::vector<int> missing_;

@@ -187,7 +187,15 @@ def _filled(values: npt.ArrayLike | None, length: int, dtype: np.dtype[Any]) -> 
             "numbers of that kind, or give run() another dtype"
         )
     filled = np.zeros(length, dtype)
-    filled[: len(given)] = given
+    held = filled[: len(given)]
+    with np.errstate(over="ignore"):
+        held[:] = given
+    fits = held == given if dtype.kind == "i" else np.isfinite(held) | ~np.isfinite(given)
+    if not fits.all():
+        raise ConfigError(
+            f"push() returned {given[np.argmin(fits)]}, which {dtype} does not hold: give run() "
+            "another dtype"
+        )
     return filled
 
 

@@ -374,11 +374,15 @@ class Exchange(_End):
     def __init__(self, group: Group, name: str, slot_bytes: int, timeout: float) -> None:
         super().__init__(group, name)
         self._slot_bytes = slot_bytes
+        self._call = 0
         self._round = 0
         self._posts: dict[int, deque[tuple[int, int, bytes]]] = {
             rank: deque() for rank in group.network.processes
         }
         self._open(name, timeout)
+
+    def begin_call(self, number: int) -> None:
+        self._call = number
 
     def run(
         self,
@@ -389,7 +393,7 @@ class Exchange(_End):
         may_miss: bool = False,
     ) -> list[int]:
         given = b"".join(ctypes.string_at(address, length) for address, length in gives)
-        whole, wrong, missing = self._exchange(given, takes, kind, timeout)
+        whole, wrong, missing = self._exchange(given, takes, kind ^ self._call << 3, timeout)
         for rank, offset, length, to, of in takes:
             needed, gave = of or offset + length, len(whole[rank])
             if rank not in missing and not wrong and (gave < needed or (gave != needed and of)):
@@ -406,7 +410,8 @@ class Exchange(_End):
         kind = np.dtype(_DTYPES[dtype])
         length = count * kind.itemsize
         own = ctypes.string_at(data, length)
-        whole, wrong, missing = self._exchange(own, [], 1 << 31 | dtype, timeout)
+        kind_of_call = (1 << 31 | dtype) ^ self._call << 3
+        whole, wrong, missing = self._exchange(own, [], kind_of_call, timeout)
         self._raise(wrong, missing)
         whole[self._group.rank] = own
         rows = [np.frombuffer(whole[rank], kind) for rank in sorted(whole)]
@@ -497,7 +502,9 @@ class Reducer(_End):
         self._number = 0
         self._open(name, timeout)
 
-    def allreduce(self, data: int, count: int, mean: bool, timeout: float) -> list[int]:
+    def allreduce(
+        self, data: int, count: int, mean: bool, timeout: float, _call: int = 0
+    ) -> list[int]:
         group, rank = self._group, self._group.rank
         group.check_standing()
         if self._is_shut:

@@ -352,6 +352,9 @@ def test_unfit_arguments_and_results_are_refused() -> None:
     for dtype, values in (("int64", [0.9]), ("float32", ["1"]), ("float64", [1j])):
         with pytest.raises(malt.ConfigError, match=rf"push\(\) returned.* has dtype={dtype}"):
             run(Wrong([values]), length=2, dtype=dtype)
+    for dtype, beyond in (("int32", 2**31), ("float32", 1e39), ("int64", np.uint64(2**63))):
+        with pytest.raises(malt.ConfigError, match=f"push.* returned .*, which {dtype} does not"):
+            run(Wrong([np.array([beyond])]), length=2, dtype=dtype)
     for options, message in (
         ({"length": 0}, "length is 0; it must be a whole number at least 1"),
         ({"length": 1, "staleness": -1}, "staleness is -1; it must be a whole number at least 0"),

@@ -450,6 +450,47 @@ def test_reductions_of_unlike_dtypes_or_operations_are_refused(tmp_path: Path) -
         assert told["total"] == [2, 2]
 
 
+# In each call rank 0 fails alone, or makes less of it, and goes on to its next one.
+HALF_MADE = """
+join(timeout=3)
+def coalesced(outputs):
+    with dist._coalescing_manager():
+        for output in outputs:
+            dist.all_gather_into_tensor(output, torch.full((2,), 10.0 + rank))
+
+def second():
+    coalesced([torch.zeros(size * 2), torch.zeros(size * 2 + (1 if rank == 0 else 0))])
+
+def count():
+    dist.all_gather([torch.zeros(COUNT)] * (size - (rank == 0)), torch.full((COUNT,), 10.0 + rank))
+
+def fewer():
+    dist.all_reduce_coalesced([torch.full((COUNT,), 10.0) for _ in range(3 - (rank == 0))])
+
+errors = []
+results = [torch.zeros(COUNT)] * size
+for call in (CALL, lambda: dist.all_gather(results, torch.full((COUNT,), 1000.0 + rank)),
+             lambda: dist.all_reduce(torch.full((COUNT,), 1000.0))):
+    try:
+        call()
+    except (ValueError, RuntimeError) as error:
+        errors.append(str(error))
+tell(errors=len(errors))
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "count"), [("second", 4), ("count", 4), ("fewer", 4), ("fewer", 300_000)]
+)
+def test_a_call_that_a_rank_makes_half_is_not_paired_with_its_next_one(
+    tmp_path: Path, call: str, count: int
+) -> None:
+    body = HALF_MADE.replace("CALL", call).replace("COUNT", str(count))
+    ranks = run_ranks(tmp_path, 3, body)
+    least = 2 if call == "fewer" else 3  # rank 0 has made it well, as far as it knows
+    assert [told["errors"] >= least for told in ranks.told] == [True] * 3, ranks.each("errors")
+
+
 AGAIN = """
 found = []
 store = dist.FileStore(str(here / "store"), size)

@@ -27,6 +27,7 @@ _FOLD_BYTES = 32 << 10
 _LEAST_REDUCED = 64 << 10  # bytes of the smallest vector that is kept for reducing
 _LINE_BYTES = 64  # the least of a slot
 _LARGEST_ON_GPU = 64 << 20  # bytes of a tensor on a GPU that are folded at a time
+_MOST_CALLS = 2**32 - 1  # then their numbers begin again
 _MOST_KEPT = 32  # vectors between hosts, where each length has its own
 
 # As vol::DType numbers them.
@@ -108,6 +109,7 @@ class Members:
         self._reducers: dict[tuple[torch.dtype, int], Reducer] = {}
         self._on_gpu: dict[tuple[torch.dtype, torch.device, int], DeviceReducer] = {}
         self._made = 0
+        self._call = 0  # the number of the present call
         self._folds_all = False
         # The call that did not come to its end, whom it waited for, and the ranks that were dead.
         self._failed: tuple[str, str, tuple[int, ...]] | None = None
@@ -176,11 +178,15 @@ class Members:
     def in_step(self, call: str, deadline: float) -> Iterator[None]:
         """Make a call as a whole, or leave: afterwards the ranks might be in different calls.
 
-        An error of the arguments is one on all ranks, which have made the call. If keep_going()
-        holds, PeerError is one on all ranks too.
+        An error of the arguments may be one of this rank alone: the others are then in the call,
+        whose number its next one does not have, so that all ranks get an error there. If
+        keep_going() holds, PeerError is one on all ranks.
         """
         self._check_in_step()
         self._may_be_out_of_step = False
+        self._call = self._call % _MOST_CALLS + 1
+        if self._exchange is not None:
+            self._exchange.begin_call(self._call)
         try:
             try:
                 yield
@@ -302,7 +308,7 @@ class Members:
         else:
             reducer = self._reducer(dtype, count, deadline)
             left = time_left(deadline)
-            others = reducer.allreduce(tensor.data_ptr(), count, mean, left)
+            others = reducer.allreduce(tensor.data_ptr(), count, mean, left, self._call)
             if len(others) + 1 < self.size:
                 missing = set(range(self.size)) - {self.rank, *others}
                 raise errors.PeerError("ranks are dead", missing)
@@ -362,7 +368,8 @@ class Members:
     def _reduce_living(self, tensor: torch.Tensor, mean: bool, deadline: float) -> None:
         count = tensor.numel()
         reducer = self._reducer(tensor.dtype, count, deadline)
-        others = reducer.allreduce(tensor.data_ptr(), count, mean, time_left(deadline))
+        left = time_left(deadline)
+        others = reducer.allreduce(tensor.data_ptr(), count, mean, left, self._call)
         living = len(others) + 1
         if living < self.size and not mean and tensor.dtype.is_floating_point:
             tensor.mul_(self.size / living)
