@@ -213,7 +213,15 @@ class Group:
 def together(given: bytes) -> Any:
     group = Group(given)
     calls.call = lambda _, step: step(group)
-    return bare(agreement.Together, call="a call", timeout=1.0, _repeats=False, _is_marked=False)
+    return bare(
+        agreement.Together,
+        call="a call",
+        timeout=1.0,
+        _limit=1.0,
+        _left=1.0,
+        _repeats=False,
+        _is_marked=False,
+    )
 
 
 def agree(given: bytes) -> None:

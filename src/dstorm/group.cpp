@@ -75,12 +75,15 @@ int Group::rank() const noexcept { return impl_->control.rank(); }
 int Group::size() const noexcept { return impl_->control.size(); }
 std::uint32_t Group::epoch() const noexcept { return impl_->control.epoch(); }
 View Group::view() const { return impl_->watcher->view(); }
-nanoseconds Group::timeout() const noexcept { return std::max(deadline().left(), nanoseconds(0)); }
+nanoseconds Group::timeout() const noexcept {
+  if (!impl_->is_within()) return impl_->options.timeout;
+  return std::max(deadline().left(), nanoseconds(0));
+}
 Deadline Group::deadline() const noexcept {
-  const std::int64_t end = impl_->ends_at.load(std::memory_order_relaxed);
-  if (end == Impl::kNever || impl_->within.load() != pthread_self()) return impl_->options.timeout;
+  if (!impl_->is_within()) return impl_->options.timeout;
+  const nanoseconds end(impl_->ends_at.load(std::memory_order_relaxed));
   return {nanoseconds(impl_->limit.load(std::memory_order_relaxed)),
-          nanoseconds(end) - Clock::now().time_since_epoch()};
+          end - Clock::now().time_since_epoch()};
 }
 
 struct Group::Within::Call {

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "dstorm/bootstrap.hpp"
+#include "dstorm/deadline.hpp"
 #include "dstorm/errors.hpp"
-#include "dstorm/host/wait.hpp"
 #include "dstorm/rdma_options.hpp"
 #include "dstorm/view.hpp"
 
@@ -22,6 +22,8 @@ namespace dstorm {
 class Channel;
 class Recorder;
 class Turns;
+class Waiter;
+struct Doorbell;
 namespace host {
 struct SegmentShape;
 }

@@ -21,30 +21,11 @@
 #include <optional>
 #include <string>
 
+#include "dstorm/deadline.hpp"
 #include "dstorm/host/turn.hpp"
 #include "dstorm/recorder/recorder.hpp"
 
 namespace dstorm {
-
-using Clock = std::chrono::steady_clock;
-
-// The time limit of a call that waits several times, counted from here on. It may be the longest
-// there is.
-class Deadline {
- public:
-  template <class Rep, class Period>
-  // NOLINTNEXTLINE(google-explicit-constructor): a call that takes one may be given a duration.
-  Deadline(std::chrono::duration<Rep, Period> limit) : limit_(limit) {}
-  // Of a call that has begun already and has `left` of its limit.
-  Deadline(std::chrono::nanoseconds limit, std::chrono::nanoseconds left)
-      : start_(Clock::now() - (limit - left)), limit_(limit) {}
-  std::chrono::nanoseconds left() const { return limit_ - (Clock::now() - start_); }
-  std::chrono::nanoseconds limit() const { return limit_; }
-
- private:
-  Clock::time_point start_ = Clock::now();
-  std::chrono::nanoseconds limit_;
-};
 
 struct alignas(64) Doorbell {
   std::atomic<std::uint32_t> word;

@@ -1,0 +1,28 @@
+// The time limit of a call. A plain value.
+#pragma once
+
+#include <chrono>
+
+namespace dstorm {
+
+using Clock = std::chrono::steady_clock;
+
+// The time limit of a call that waits several times, counted from here on. It may be the longest
+// there is.
+class Deadline {
+ public:
+  template <class Rep, class Period>
+  // NOLINTNEXTLINE(google-explicit-constructor): a call that takes one may be given a duration.
+  Deadline(std::chrono::duration<Rep, Period> limit) : limit_(limit) {}
+  // Of a call that has begun already and has `left` of its limit.
+  Deadline(std::chrono::nanoseconds limit, std::chrono::nanoseconds left)
+      : start_(Clock::now() - (limit - left)), limit_(limit) {}
+  std::chrono::nanoseconds left() const { return limit_ - (Clock::now() - start_); }
+  std::chrono::nanoseconds limit() const { return limit_; }
+
+ private:
+  Clock::time_point start_ = Clock::now();
+  std::chrono::nanoseconds limit_;
+};
+
+}  // namespace dstorm
