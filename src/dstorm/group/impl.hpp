@@ -67,10 +67,10 @@ struct Group::Impl {
   std::atomic<pthread_t> within{};     // the thread whose it is
   // Whether it is the calling thread's.
   bool is_within() const noexcept { return ends_at != kNever && within == pthread_self(); }
-  std::uint64_t last_wait = 0;         // the last wait that found the group superseded
-  std::uint32_t passed_since = 0;      // superseded_by() to which passed_by belongs
-  int passed_by = 0;                   // weighted number of calls at which this rank could not move
-  std::uint32_t kept_since = 0;        // superseded_by() when a round of the first segment was kept
+  std::uint64_t last_wait = 0;     // the last wait that found the group superseded
+  std::uint32_t passed_since = 0;  // superseded_by() to which passed_by belongs
+  int passed_by = 0;               // weighted number of calls at which this rank could not move
+  std::uint32_t kept_since = 0;    // superseded_by() when a round of the first segment was kept
 };
 
 }  // namespace dstorm
