@@ -54,8 +54,8 @@ class Exchange {
   void fold(DType dtype, void* data, std::size_t count, const Fold& fold,
             std::chrono::nanoseconds limit);
 
-  // Gives the calls from here on a number, which must be the same on all ranks: so a call of several
-  // rounds that has failed on one rank is not paired with that rank's next one.
+  // Gives the calls from here on a number, which must be the same on all ranks. So a call of
+  // several rounds that has failed on one rank is not paired with that rank's next one.
   void begin_call(std::uint32_t number) noexcept { call_ = call_code(number); }
 
   std::size_t slot_bytes() const noexcept { return segment_.options().slot_bytes; }

@@ -415,7 +415,7 @@ void Client::advance(Limit limit) {
   send_to_all(Head::Kind::kClock);
 }
 
-// Waits until this rank's server, and so every server, may apply the pushes below `clock` (P6, P16).
+// Waits until this rank's server, so every server, may apply the pushes below `clock` (P6, P16).
 void Client::await_others(std::uint64_t clock, const dstorm::Deadline& deadline) {
   if (own_server_ != nullptr && own_server_->behind(clock).empty()) return;
   Head head{};
