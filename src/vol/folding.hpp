@@ -16,8 +16,8 @@ namespace vol {
 bool is_shareable(const Fold& fold);
 // A number that is the same on two ranks if they use the same fold.
 std::uint32_t operation_code(const Fold& fold);
-// What a call's number adds (by ^) to the code that ranks compare: another one for numbers that are
-// close to one another, in neither the lowest three bits nor the highest one.
+// A call's number as a part (by ^) of the code that ranks compare. It differs between numbers that
+// are close to one another, and is 0 in the lowest three bits and in the highest one.
 constexpr std::uint32_t call_code(std::uint32_t number) {
   return number * 0x9E3779B1U & 0x7FFFFFF8U;  // Knuth's multiplicative hash
 }

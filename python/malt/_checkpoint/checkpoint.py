@@ -72,7 +72,7 @@ def save(
         timeout: seconds that all waits for other ranks may together take; if None, that of
             malt.init(), and the time that a slow disk (20 MB/s) takes for all data. All waits for
             rows of a table may together take as long, and the time that a slow disk takes for the
-            table. Where ranks rejoin, each of three steps has this limit.
+            table. In a job whose ranks rejoin, each of three steps has this limit.
 
     Returns:
         The checkpoint's directory, in `path`.

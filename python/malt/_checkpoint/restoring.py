@@ -79,7 +79,7 @@ def restore(
         timeout: seconds that all waits for other ranks may together take; if None, that of
             malt.init(), and the time that a slow disk (20 MB/s) takes for the tables. All waits for
             rows of a table may together take as long, and the time that a slow disk takes for the
-            table. Where ranks rejoin, each step has this limit.
+            table. In a job whose ranks rejoin, each step has this limit.
 
     Returns:
         The data read; None if there is no checkpoint in `path`.

@@ -71,7 +71,7 @@ class Together:
     """One collective call, in steps.
 
     Its waits for other ranks together take at most `timeout` seconds; None: that of malt.init().
-    Where ranks rejoin, each step has that limit, since the group may change meanwhile.
+    If ranks rejoin, each step has that limit, since the group may change meanwhile.
 
     Used in a `with` statement, a call that an exception has ended on this rank cannot be paired
     with the others' next one of its name: repeated, its steps have another name, so that all ranks

@@ -39,8 +39,8 @@ def make(
     With `has_shared_values`, a rejoining rank gets its values from another rank (handover.py). With
     `is_of_loop`, a rejoining rank that has used it is where the others are.
 
-    All waits for other ranks end by the deadline, or within the job's time limit. Where ranks
-    rejoin, each wait has that limit, since the group may change meanwhile.
+    All waits for other ranks end by the deadline, or within the job's time limit. If ranks rejoin,
+    each wait has that limit, since the group may change meanwhile.
     """
     job = jobs.current()
     deadline = Deadline(job.settings.timeout) if deadline is None else deadline

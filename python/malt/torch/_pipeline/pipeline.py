@@ -308,8 +308,7 @@ class Pipeline:
 
     def close(self) -> None:
         """Leave the pipeline; the layers stay usable. Idempotent."""
-        if not self._ended:
-            self._end("it has been closed")
+        self.leave()
 
     def leave(self, *, timeout: float | None = None) -> None:
         """Close it within `timeout` seconds; when the job is left."""
