@@ -192,13 +192,17 @@ TEST(Exchange, AfterATimeOutNoCallMeetsAnEarlierOne) {
 TEST(Exchange, RanksStayTogetherWhenOneDiesBetweenItsRounds) {
   constexpr std::size_t kBytes = 40 * kSlot;
   for (int round = 0; round < 10; ++round) {
+    Shared<std::atomic<int>> begun;
     Shared<std::atomic<int>> ended;
     Job job(4, [&](Bootstrap& bootstrap) {
       const auto group = join(bootstrap);
       Exchange exchange(group, "e", kSlot);
       const int rank = group->rank();
       exchange.run({}, {}, 0, 10s);
+      ++*begun;
       if (rank == 0) {
+        // Killed at once, it could take its message of the first call with it.
+        while (*begun < 4) std::this_thread::yield();
         std::thread killer([round] {
           std::this_thread::sleep_for(std::chrono::microseconds(100 * round));
           raise(SIGKILL);
