@@ -132,7 +132,8 @@ bool DenseAllreduce::meet_and_fold(const Fold& fold, std::uint32_t operation, st
                                    const dstorm::Deadline& deadline) {
   // Ranks may move a vector to memory of another length (DenseVector::move_to).
   const std::uint64_t length = elements_.count() << 32;
-  if (!shared_.meet(++round_, length | operation, place, deadline.left())) return false;
+  round_ = shared_.present(round_ + 1, deadline.left());
+  if (!shared_.meet(round_, length | operation, place, deadline.left())) return false;
   find_inputs();
   folding_.fold(fold, inputs_,
                 dstorm::part_range(elements_.bytes(), shared_.own_part(), shared_.members().size()),

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "dstorm/segment/agreement.hpp"
 #include "dstorm/segment/parts.hpp"
@@ -90,22 +91,19 @@ const std::vector<int>& Allreduce::run(Operand& operand, const Operation& operat
                                        const Deadline& deadline) {
   const Turn turn(state_.turns(), "allreduce", name_);
   state_.begin_call(false);
+  const bool was_given_up = std::exchange(is_given_up_, false);
   if (is_open_ && end_open_round(operand, operation, deadline)) return order_;
   begin_round(operation.code);
+  if (was_given_up) catch_up(operation.code, deadline);
   end_round(operand, operation, deadline);
   return order_;
 }
 
 void Allreduce::end_round(Operand& operand, const Operation& operation, const Deadline& deadline) {
-  const auto is_made_anew = [this] { return state_.group().is_begun_anew(making_); };
-  const auto may_go_on = [&] {
+  const auto may_go_on = [this] {
     return look() ||
            (needs_slot_ && writer_.has_free([this](int r) { return state_.is_live(r); })) ||
            is_made_anew();
-  };
-  const auto missing = [this] {
-    const std::vector<int> ranks = late();
-    return ranks.empty() ? -1 : ranks.front();
   };
   is_open_ = true;
   try {
@@ -114,6 +112,7 @@ void Allreduce::end_round(Operand& operand, const Operation& operation, const De
       if (disagreed_) throw ConfigError(disagreement(name_, operation));
       if (has_failed()) {
         is_open_ = false;
+        is_given_up_ = true;
         state_.group().check_open();  // it may have moved to another group
         throw_timeout(deadline.limit());
       }
@@ -122,9 +121,7 @@ void Allreduce::end_round(Operand& operand, const Operation& operation, const De
         begin_attempt(rest_);
         look();
       } else if (!advance(operand)) {
-        const auto lack = [this] { return lacks(late()); };
-        if (!state_.wait(may_go_on, deadline.left(), lack, missing))
-          throw_timeout(deadline.limit());
+        if (!wait(may_go_on, deadline)) throw_timeout(deadline.limit());
         if (is_made_anew()) throw BegunAnew(name_ + ": a rank makes its memory anew");
       }
     }
@@ -143,6 +140,36 @@ void Allreduce::end_round(Operand& operand, const Operation& operation, const De
   }
   is_open_ = false;
   finish_round(Kind::kCommitted);
+}
+
+template <class MayGoOn>
+bool Allreduce::wait(const MayGoOn& may_go_on, const Deadline& deadline) {
+  const auto lack = [this] { return lacks(late()); };
+  const auto missing = [this] {
+    const std::vector<int> ranks = late();
+    return ranks.empty() ? -1 : ranks.front();
+  };
+  return state_.wait(may_go_on, deadline.left(), lack, missing);
+}
+
+// A9. If no other rank comes to a later round within the limit, end_round() finds this one failed.
+// The other one of two ranks may have it open (A8), and ends it when this rank has said so too.
+void Allreduce::catch_up(std::uint32_t operation, const Deadline& deadline) {
+  const auto is_anyone_beyond = [this] {
+    return std::ranges::any_of(others_, [this](int r) { return peer(r).is_beyond; });
+  };
+  const auto may_go_on = [&] {
+    look();
+    return is_anyone_beyond() || !has_failed() || is_made_anew();
+  };
+  for (look(); has_failed() && !is_made_anew(); look()) {
+    if (is_anyone_beyond()) {
+      begin_round(operation);
+    } else {
+      finish_round(Kind::kGaveUp);
+      if (!wait(may_go_on, deadline)) return;
+    }
+  }
 }
 
 // A8. Returns whether the others have committed the round, which is then the result of this call.
@@ -181,6 +208,7 @@ void Allreduce::begin_round(std::uint32_t operation) {
   ++round_;
   operation_ = operation;
   disagreed_ = false;
+  is_given_up_ = false;
   kept_order_.clear();
   RankSet live(state_.group().size());
   for (int r = 0; r < state_.group().size(); ++r) {
@@ -310,8 +338,9 @@ std::string disagreement(const std::string& call, const Operation& own) {
          "or put the loop into the wrapper's join()";
 }
 
-TimeoutError lateness(const std::string& call, const std::vector<int>& late,
+TimeoutError lateness(const std::string& call, std::vector<int> late,
                       const std::vector<int>& gave_up, nanoseconds limit) {
+  std::erase_if(late, [&](int r) { return std::ranges::binary_search(gave_up, r); });
   std::string text = call + ": ";
   if (!late.empty()) text += describe_ranks(late) + " did not come ";
   if (gave_up.empty()) {

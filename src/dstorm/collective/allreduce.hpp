@@ -54,6 +54,11 @@
 //     all parts to the other one of two members. Others may then commit without it. So the round
 //     stays open on this rank, with the vector that it gave and what it has received. Its next call
 //     ends this round first. If others have committed it, that is the result of the next call.
+//  A9 A call whose round others have given up fails as theirs did (A7), so that ranks that go on
+//     with the next step stay in step. If this rank's next call comes to such a round too, the rank
+//     is a call behind the others, and would stay so if they meet elsewhere between their calls. So
+//     it waits until one of them is in a later round, and goes on with that. It has given nothing
+//     to the rounds between: nobody can have committed them with it.
 #pragma once
 
 #include <chrono>
@@ -94,7 +99,7 @@ struct Operation {
 // The error message for ranks that ask for different operations at once.
 std::string disagreement(const std::string& call, const Operation& own);
 // The error of a call that ranks did not come to within `limit`, or that ranks have given up.
-TimeoutError lateness(const std::string& call, const std::vector<int>& late,
+TimeoutError lateness(const std::string& call, std::vector<int> late,
                       const std::vector<int>& gave_up, std::chrono::nanoseconds limit);
 
 // Threads: as for a Segment.
@@ -145,6 +150,7 @@ class Allreduce {
   void begin_attempt(const RankSet& members);
   void end_round(Operand& operand, const Operation& operation, const Deadline& deadline);
   void finish_round(Kind last_word);
+  void catch_up(std::uint32_t operation, const Deadline& deadline);
   bool end_open_round(Operand& operand, const Operation& operation, const Deadline& deadline);
   bool may_be_committed() const;
 
@@ -168,6 +174,9 @@ class Allreduce {
   void write_result(Operand& operand);
   void keep_result(Operand& operand);
   bool has_failed() const;
+  bool is_made_anew() const { return state_.group().is_begun_anew(making_); }
+  template <class MayGoOn>
+  bool wait(const MayGoOn& may_go_on, const Deadline& deadline);
   bool gave_up(int rank) const { return peer(rank).gave_up || peer(rank).is_beyond; }
   std::vector<int> late() const;
   std::string lacks(const std::vector<int>& ranks) const;
@@ -218,6 +227,7 @@ class Allreduce {
   std::vector<std::byte> kept_;        // A3: the result of an earlier attempt, or as A8 has it
   std::vector<int> kept_order_;        // the ranks whose vectors it is of; empty: none is kept
   bool is_open_ = false;               // A8: the last call has left its round
+  bool is_given_up_ = false;           // A9: the last call's round, by others
   std::vector<std::byte> given_;       // the vector of the open round
   std::vector<int> ended_;             // used in look()
   bool is_undelivered_ = false;        // something has been published and not been sent

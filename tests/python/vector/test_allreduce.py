@@ -187,6 +187,38 @@ malt.barrier()
         assert told["summed"].tolist() == [6] * 3
 
 
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_rank_that_is_an_allreduce_behind_meets_the_others_again(
+    tmp_path: Path, transport: str
+) -> None:
+    """The first call fails on all, as ranks that are late stay in step; then they meet."""
+    result = run_job(
+        tmp_path,
+        2,
+        """
+malt.init(transport=transport, timeout=40)
+w = np.zeros(3)
+v = malt.vector(w)
+v.allreduce()
+kinds, sums = [], []
+for step in range(6):
+    w[:] = rank + 1
+    error = None
+    if step > 0 or rank == 0:  # as if Ctrl-C came right before the call of rank 1
+        error = error_of(v.allreduce, malt.SUM, timeout=0.3 if step < 2 else 20)
+    kinds.append(error and error.kind)
+    sums.append(w[0])
+    malt.barrier()
+tell(kinds=kinds, sums=sums)
+""",
+        transport=transport,
+    )
+    for rank, told in enumerate(result.told):
+        late = "TimeoutError"
+        assert told["kinds"] == [late if rank == 0 else None, late, None, None, None, None]
+        assert told["sums"] == [rank + 1, rank + 1, 3, 3, 3, 3]
+
+
 def test_allreduce_of_different_folds_is_an_error_on_every_rank(tmp_path: Path) -> None:
     result = run_job(
         tmp_path,
