@@ -1,6 +1,7 @@
 #include "vol/dense_allreduce.hpp"
 
 #include "dstorm/errors.hpp"
+#include "dstorm/segment/agreement.hpp"
 #include "dstorm/segment/parts.hpp"
 #include "vol/boards.hpp"
 
@@ -66,6 +67,8 @@ dstorm::Stats DenseAllreduce::stats() const {
 
 void DenseAllreduce::shut() noexcept {
   if (by_messages_ != nullptr) by_messages_->shut();
+  segment_.group().abandon(what());
+  segment_.group().abandon(dstorm::describe({.name = what()}));
 }
 
 void DenseAllreduce::reset() {

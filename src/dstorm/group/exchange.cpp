@@ -23,6 +23,13 @@ std::string fit(std::string_view what, std::size_t most) {
   return std::string(call.substr(0, room)) + std::string(step.substr(0, most));
 }
 
+// Whether the notice of an exchange, perhaps shortened, is one of a step of this call.
+bool is_step_of(const host::Notice& notice, std::string_view call) {
+  const std::size_t bytes = std::min<std::size_t>(notice.what_bytes, sizeof(notice.what));
+  const std::string_view posted = call_of({notice.what, bytes});
+  return posted == call || (bytes == sizeof(notice.what) && call.starts_with(posted));
+}
+
 // The length in bytes at which an error message ends its list of calls.
 constexpr std::size_t kLongText = 300;
 
@@ -51,13 +58,13 @@ std::vector<std::optional<Bytes>> Group::exchange(std::string_view given,
     // counts for this call.
     const host::Notice& before = own.notices[number % 2];
     const std::string_view posted(before.what, before.what_bytes);
-    if (call_of(posted) != call_of(what)) {
+    if (call_of(posted) != call_of(what) && impl_->abandoned != number) {
       throw ConfigError(std::string(what) + " cannot start: '" + std::string(call_of(posted)) +
                         "' timed out or was interrupted on this rank, and the others may still "
                         "come to it; repeat that first");
     }
-    // This is another step of the same call. The others finish the posted exchange, and learn there
-    // that this rank has begun anew.
+    // This is another step of the same call, or that one has been abandoned. The others finish the
+    // posted exchange, and learn in the next one what this rank has begun.
     if (posted != what) {
       await_posts_of(number, what, deadline);
       impl_->exchanges = number++;
@@ -99,13 +106,17 @@ bool Group::is_begun_anew(std::string_view call) const noexcept {
   const std::uint64_t number = impl_->exchanges + 1;
   for (int r = 0; r < size(); ++r) {
     if (r == rank() || !has_posted(r, number) || !is_live(r)) continue;
-    const host::Notice& notice = impl_->control.board(r).notices[number % 2];
-    const std::size_t bytes = std::min<std::size_t>(notice.what_bytes, sizeof(notice.what));
-    const std::string_view posted = call_of({notice.what, bytes});
-    const bool is_cut = bytes == sizeof(notice.what) && call.starts_with(posted);
-    if (posted == call || is_cut) return true;
+    if (is_step_of(impl_->control.board(r).notices[number % 2], call)) return true;
   }
   return false;
+}
+
+void Group::abandon(std::string_view call) noexcept {
+  const std::uint64_t number = impl_->exchanges + 1;
+  if (posted() != number) return;
+  if (is_step_of(impl_->control.member(rank()).notices[number % 2], call)) {
+    impl_->abandoned = number;
+  }
 }
 
 void Group::await_posts_of(std::uint64_t number, std::string_view what, const Deadline& deadline) {

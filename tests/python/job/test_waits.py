@@ -317,6 +317,35 @@ tell(sums=[w[0], w[-1]])
     assert result.each("sums") == [[size * (size + 1) / 2] * 2] * size
 
 
+def test_a_rank_whose_first_allreduce_ended_goes_on_when_the_vector_is_closed(
+    tmp_path: Path,
+) -> None:
+    """It cannot repeat that one any more: other calls on this rank were refused for ever."""
+    result = run_job(
+        tmp_path,
+        2,
+        """
+malt.init(transport="tcp", timeout=20)
+v = malt.vector(np.zeros(3))
+if rank == 0:
+    tell(late=error_of(v.allreduce, timeout=0.3), refused=error_of(malt.barrier))
+    v.close()
+    raise_flag("closed")
+    tell(met=error_of(malt.barrier))
+else:
+    await_flag("closed")
+    tell(met=error_of(v.allreduce))
+malt.barrier()
+""",
+    )
+    assert result.told[0]["late"].ranks == (1,)
+    assert result.told[0]["refused"].says("repeat that first")
+    for met in result.each("met"):
+        assert met.kind == "ConfigError"
+        assert met.says("the ranks make different collective calls at once"), met
+        assert met.seconds < PROMPT
+
+
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_the_rank_whose_interrupt_ends_an_allreduce_is_named(
     tmp_path: Path, transport: str
