@@ -59,7 +59,8 @@ std::vector<std::optional<Bytes>> Group::exchange(std::string_view given,
     const host::Notice& before = own.notices[number % 2];
     const std::string_view posted(before.what, before.what_bytes);
     if (call_of(posted) != call_of(what) && impl_->abandoned != number) {
-      throw ConfigError(std::string(what) + " cannot start: '" + std::string(call_of(posted)) +
+      throw ConfigError(std::string(call_of(what)) + " cannot start: '" +
+                        std::string(call_of(posted)) +
                         "' timed out or was interrupted on this rank, and the others may still "
                         "come to it; repeat that first");
     }
@@ -185,21 +186,24 @@ std::vector<std::optional<Bytes>> Group::posts_of(std::uint64_t number) const {
     doing[std::string(post.what, what_bytes)].push_back(r);
     posts[static_cast<std::size_t>(r)].emplace(post.data, post.data + bytes);
   }
-  if (doing.size() > 1) {
-    std::string who;
-    for (const auto& [call, ranks] : doing) {
-      who += (who.empty() ? "" : "; ") + describe_ranks(ranks) + ": " + call;
-    }
-    const std::string text =
-        "the ranks make different collective calls at once (" + who +
-        "); every rank must make the same ones in the same order, and all repeat one that timed "
-        "out on any";
-    const std::string_view call = call_of(doing.begin()->first);
-    const auto is_same = [&](const auto& each) { return call_of(each.first) == call; };
-    if (std::ranges::all_of(doing, is_same)) throw BegunAnew(text);
-    throw ConfigError(text);
+  if (doing.size() < 2) return posts;
+  std::map<std::string, std::vector<int>> calls;
+  for (const auto& [step, ranks] : doing) {
+    std::vector<int>& all = calls[std::string(call_of(step))];
+    all.insert(all.end(), ranks.begin(), ranks.end());
+    std::ranges::sort(all);
   }
-  return posts;
+  const bool is_one_call = calls.size() == 1;
+  std::string who;
+  for (const auto& [call, ranks] : is_one_call ? doing : calls) {
+    who += (who.empty() ? "" : "; ") + describe_ranks(ranks) + ": " + call;
+  }
+  const std::string text =
+      "the ranks make different collective calls at once (" + who +
+      "); every rank must make the same ones in the same order, and all repeat one that timed out "
+      "on any";
+  if (is_one_call) throw BegunAnew(text);
+  throw ConfigError(text);
 }
 
 }  // namespace dstorm
