@@ -41,30 +41,28 @@ class ForkBootstrap final : public dstorm::Bootstrap {
   int size() const override { return size_; }
 
   std::vector<dstorm::Bytes> allgather(std::span<const std::byte> mine,
-                                       std::chrono::nanoseconds timeout) override {
+                                       const dstorm::Deadline& deadline) override {
     auto& post = meeting_.posts[rank_];
     if (mine.size() > sizeof(post.data))
       throw std::runtime_error("more bytes than a post has room for");
     post.bytes = mine.size();
     std::copy(mine.begin(), mine.end(), post.data);
-    meet(timeout);
+    meet(deadline);
     std::vector<dstorm::Bytes> all;
     for (int r = 0; r < size_; ++r) {
       const auto& theirs = meeting_.posts[r];
       all.emplace_back(theirs.data, theirs.data + theirs.bytes);
     }
-    meet(timeout);
+    meet(deadline);
     return all;
   }
 
   // Returns when every rank has called it.
-  void meet(std::chrono::nanoseconds timeout) {
+  void meet(const dstorm::Deadline& deadline) {
     meetings_ += size_;
     ++meeting_.arrived;
-    const auto start = std::chrono::steady_clock::now();
     for (; meeting_.arrived < meetings_; sched_yield()) {
-      if (std::chrono::steady_clock::now() - start > timeout)
-        throw std::runtime_error("a rank did not come");
+      if (deadline.left().count() < 0) throw std::runtime_error("a rank did not come");
     }
   }
 

@@ -36,7 +36,7 @@ class Changed final : public dstorm::Bootstrap {
   int rank() const override { return rank_; }
   int size() const override { return kRanks; }
   std::vector<dstorm::Bytes> allgather(std::span<const std::byte> mine,
-                                       std::chrono::nanoseconds) override {
+                                       const dstorm::Deadline&) override {
     std::vector all(kRanks, dstorm::Bytes(mine.begin(), mine.end()));
     for (const Change& change : changes_) {
       if (change.call != call_ || change.rank == static_cast<std::size_t>(rank_)) continue;

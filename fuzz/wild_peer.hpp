@@ -41,7 +41,7 @@ class Echo final : public dstorm::Bootstrap {
   int rank() const override { return 0; }
   int size() const override { return kRanks; }
   std::vector<dstorm::Bytes> allgather(std::span<const std::byte> mine,
-                                       std::chrono::nanoseconds) override {
+                                       const dstorm::Deadline&) override {
     if (control_.data() == nullptr) map_control();
     return std::vector(kRanks, dstorm::Bytes(mine.begin(), mine.end()));
   }

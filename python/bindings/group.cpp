@@ -12,9 +12,9 @@
 namespace malt_bindings {
 namespace {
 
-using AllGather = py::typing::Callable<py::typing::List<py::bytes>(py::bytes, double)>;
+using AllGather = py::typing::Callable<py::typing::List<py::bytes>(py::bytes, dstorm::Deadline)>;
 
-// A bootstrap written in Python: allgather(bytes, timeout in seconds) -> list of bytes, by rank.
+// A bootstrap written in Python: allgather(bytes, deadline) -> list of bytes, by rank.
 class PythonBootstrap final : public dstorm::Bootstrap {
  public:
   PythonBootstrap(int rank, int size, std::vector<int> members, AllGather allgather)
@@ -23,12 +23,11 @@ class PythonBootstrap final : public dstorm::Bootstrap {
   int size() const override { return size_; }
   std::vector<int> members() const override { return members_; }
   std::vector<dstorm::Bytes> allgather(std::span<const std::byte> mine,
-                                       std::chrono::nanoseconds timeout) override {
+                                       const dstorm::Deadline& deadline) override {
     const py::gil_scoped_acquire gil;
     const py::bytes data(reinterpret_cast<const char*>(mine.data()), mine.size());
-    const double seconds = std::chrono::duration<double>(timeout).count();
     std::vector<dstorm::Bytes> all;
-    for (const std::string& bytes : allgather_(data, seconds).cast<std::vector<std::string>>()) {
+    for (const std::string& bytes : allgather_(data, deadline).cast<std::vector<std::string>>()) {
       dstorm::Bytes copy(bytes.size());
       if (!bytes.empty()) std::memcpy(copy.data(), bytes.data(), bytes.size());
       all.push_back(std::move(copy));
@@ -75,15 +74,16 @@ void say_slow(int rank, const std::string& text) {
 
 std::shared_ptr<dstorm::Group> join(int rank, int size, std::vector<int> members,
                                     AllGather allgather, double timeout,
-                                    const std::string& transport, double silence, bool lowest_wins,
-                                    const std::string& interface, const std::string& toward,
-                                    const py::bytes& secret, double slow_after,
-                                    const std::shared_ptr<dstorm::Turns>& turns,
+                                    const dstorm::Deadline& deadline, const std::string& transport,
+                                    double silence, bool lowest_wins, const std::string& interface,
+                                    const std::string& toward, const py::bytes& secret,
+                                    double slow_after, const std::shared_ptr<dstorm::Turns>& turns,
                                     std::optional<std::shared_ptr<dstorm::Recorder>> recorder,
                                     bool in_background) {
   PythonBootstrap bootstrap(rank, size, std::move(members), std::move(allgather));
   dstorm::GroupOptions options;
   options.timeout = *to_duration(timeout);
+  options.deadline = deadline;
   options.transport = transport;
   options.silence = *to_duration(silence);
   options.tie = lowest_wins ? dstorm::TieRule::kLowest : dstorm::TieRule::kNeither;
@@ -302,10 +302,11 @@ void bind_group(py::module_& module) {
       .def("__repr__", [text_of](const Route& route) { return "Route(" + text_of(route) + ")"; });
   py::class_<Group, std::shared_ptr<Group>>(module, "Group", "The ranks of a job.")
       .def(py::init(&join), py::arg("rank"), py::arg("size"), py::arg("members"),
-           py::arg("allgather"), py::arg("timeout"), py::arg("transport"), py::arg("silence"),
-           py::arg("lowest_wins"), py::arg("interface"), py::arg("toward"), py::arg("secret"),
-           py::arg("slow_after"), py::arg("turns"), py::arg("recorder"), py::kw_only(),
-           py::arg("in_background"),
+           py::arg("allgather"), py::arg("timeout"), py::arg("deadline"), py::arg("transport"),
+           py::arg("silence"), py::arg("lowest_wins"), py::arg("interface"), py::arg("toward"),
+           py::arg("secret"), py::arg("slow_after"), py::arg("turns"), py::arg("recorder"),
+           py::kw_only(), py::arg("in_background"),
+           "timeout: the limit of a wait that has none of its own. deadline: of joining. "
            "in_background: its waits run no Python, neither for signals nor for news.")
       .def_property_readonly("rank", &Group::rank)
       .def_property_readonly("size", &Group::size)

@@ -193,9 +193,9 @@ class Group:
     """
     The ranks of a job.
     """
-    def __init__(self, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, members: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], allgather: collections.abc.Callable[[bytes, float], list[bytes]], timeout: typing.SupportsFloat | typing.SupportsIndex, transport: str, silence: typing.SupportsFloat | typing.SupportsIndex, lowest_wins: bool, interface: str, toward: str, secret: bytes, slow_after: typing.SupportsFloat | typing.SupportsIndex, turns: Turns, recorder: Recorder | None, *, in_background: bool) -> None:
+    def __init__(self, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, members: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], allgather: collections.abc.Callable[[bytes, Deadline], list[bytes]], timeout: typing.SupportsFloat | typing.SupportsIndex, deadline: Deadline, transport: str, silence: typing.SupportsFloat | typing.SupportsIndex, lowest_wins: bool, interface: str, toward: str, secret: bytes, slow_after: typing.SupportsFloat | typing.SupportsIndex, turns: Turns, recorder: Recorder | None, *, in_background: bool) -> None:
         """
-        in_background: its waits run no Python, neither for signals nor for news.
+        timeout: the limit of a wait that has none of its own. deadline: of joining. in_background: its waits run no Python, neither for signals nor for news.
         """
     def alive(self) -> tuple[int, ...]:
         ...

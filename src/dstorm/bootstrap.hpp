@@ -2,11 +2,12 @@
 // times at the start. After that nothing goes through it.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <numeric>
 #include <span>
 #include <vector>
+
+#include "dstorm/deadline.hpp"
 
 namespace dstorm {
 
@@ -27,9 +28,9 @@ class Bootstrap {
   }
   // Blocks until every member has given its bytes, whose lengths may differ. Returns the bytes by
   // rank; they are empty for a rank that is not a member. Throws TimeoutError naming the ranks that
-  // did not come.
+  // did not come by the deadline, and its whole limit.
   virtual std::vector<Bytes> allgather(std::span<const std::byte> mine,
-                                       std::chrono::nanoseconds timeout) = 0;
+                                       const Deadline& deadline) = 0;
 };
 
 // The bootstrap of a job of one process, without a launcher.
@@ -37,7 +38,7 @@ class SoloBootstrap final : public Bootstrap {
  public:
   int rank() const override { return 0; }
   int size() const override { return 1; }
-  std::vector<Bytes> allgather(std::span<const std::byte> mine, std::chrono::nanoseconds) override {
+  std::vector<Bytes> allgather(std::span<const std::byte> mine, const Deadline&) override {
     return {Bytes(mine.begin(), mine.end())};
   }
 };

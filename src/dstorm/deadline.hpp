@@ -19,6 +19,10 @@ class Deadline {
       : start_(Clock::now() - (limit - left)), limit_(limit) {}
   std::chrono::nanoseconds left() const { return limit_ - (Clock::now() - start_); }
   std::chrono::nanoseconds limit() const { return limit_; }
+  // The same one, or `most` from here on if that ends sooner.
+  Deadline but_within(std::chrono::nanoseconds most) const {
+    return left() > most ? Deadline(most) : *this;
+  }
 
  private:
   Clock::time_point start_ = Clock::now();

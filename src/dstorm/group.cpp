@@ -57,8 +57,9 @@ std::shared_ptr<Group> Group::join(Bootstrap& bootstrap, GroupOptions options) {
                       format_seconds(kLeastSilence));
   }
   const TransportRow& row = row_of(options.transport);
+  const Deadline deadline = options.deadline ? *options.deadline : options.timeout;
   std::shared_ptr<Group> group(new Group);
-  group->impl_ = std::make_unique<Impl>(bootstrap, std::move(options), row);
+  group->impl_ = std::make_unique<Impl>(bootstrap, std::move(options), row, deadline);
   return group;
 }
 

@@ -31,6 +31,8 @@ struct SegmentShape;
 struct GroupOptions {
   // The time limit of a wait for live ranks that has no time limit of its own. Above 0.
   std::chrono::nanoseconds timeout = std::chrono::minutes(10);
+  // The time limit of join(), if it is a part of a call that has begun. Without one: `timeout`.
+  std::optional<Deadline> deadline = std::nullopt;
   // A wait that has lasted for `slow_after` calls `slow` once, with a text that names the ranks it
   // is waiting for. `slow` may not throw.
   std::function<void(const std::string&)> slow = nullptr;

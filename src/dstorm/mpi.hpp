@@ -185,14 +185,13 @@ class MpiBootstrap final : public Bootstrap {
   int size() const override { return size_; }
 
   // As Bootstrap::allgather. After an error the bootstrap can no longer be used.
-  std::vector<Bytes> allgather(std::span<const std::byte> mine,
-                               std::chrono::nanoseconds timeout) override {
+  std::vector<Bytes> allgather(std::span<const std::byte> mine, const Deadline& deadline) override {
     if (broken_) throw Error("MpiBootstrap was left after an error");
     auto exchange = std::make_unique<mpi_detail::Exchange>(comm_, rank_, size_, mine);
     broken_ = true;  // until the exchange has succeeded
     try {
       exchange->send();
-      finish(*exchange, timeout);
+      finish(*exchange, deadline);
     } catch (...) {
       // MPI may still write into the buffers of pending requests, and cannot be stopped: they are
       // leaked.
@@ -204,20 +203,18 @@ class MpiBootstrap final : public Bootstrap {
   }
 
  private:
-  static void finish(mpi_detail::Exchange& exchange, std::chrono::nanoseconds timeout) {
-    using Steady = std::chrono::steady_clock;
+  static void finish(mpi_detail::Exchange& exchange, const Deadline& deadline) {
     constexpr std::chrono::microseconds kShortest{20};
     constexpr std::chrono::microseconds kLongest{1000};
-    const Steady::time_point start = Steady::now();
     std::chrono::microseconds nap = kShortest;
     for (;;) {
       const bool progressed = exchange.advance();
       std::vector<int> missing = exchange.missing();
       if (missing.empty()) return;
-      if (Steady::now() - start >= timeout) {
+      if (deadline.left() <= std::chrono::nanoseconds::zero()) {
         std::ostringstream what;
         what << describe_ranks(missing) << " did not come within "
-             << std::chrono::duration<double>(timeout).count() << " s";
+             << std::chrono::duration<double>(deadline.limit()).count() << " s";
         throw TimeoutError(what.str(), std::move(missing));
       }
       nap = progressed ? kShortest : std::min(2 * nap, kLongest);

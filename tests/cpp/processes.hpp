@@ -81,18 +81,16 @@ class ForkBootstrap final : public dstorm::Bootstrap {
   int size() const override { return size_; }
   std::vector<int> members() const override { return members_; }
   std::vector<dstorm::Bytes> allgather(std::span<const std::byte> mine,
-                                       std::chrono::nanoseconds timeout) override {
+                                       const dstorm::Deadline& deadline) override {
     const int round = ++round_;
     Post& post = at(rank_, round);
     post.bytes = mine.size();
     if (!mine.empty()) std::memcpy(post.data.data(), mine.data(), mine.size());
     post.round.store(round, std::memory_order_release);
-    const auto deadline = std::chrono::steady_clock::now() + timeout;
     std::vector<dstorm::Bytes> all(static_cast<std::size_t>(size_));
     for (int r : members_) {
       while (at(r, round).round.load(std::memory_order_acquire) < round) {
-        if (std::chrono::steady_clock::now() > deadline)
-          throw dstorm::TimeoutError("start-up", {r});
+        if (deadline.left().count() <= 0) throw dstorm::TimeoutError("start-up", {r});
         std::this_thread::sleep_for(std::chrono::microseconds(200));
       }
       const Post& theirs = at(r, round);

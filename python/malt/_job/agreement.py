@@ -71,7 +71,7 @@ class Together:
     """One collective call, in steps.
 
     Its waits for other ranks together take at most `timeout` seconds; None: that of malt.init().
-    If ranks rejoin, each step has that limit, since the group may change meanwhile.
+    If ranks rejoin, the group may change meanwhile; in the next one the limit begins anew.
 
     Used in a `with` statement, a call that an exception has ended on this rank cannot be paired
     with the others' next one of its name: repeated, its steps have another name, so that all ranks
@@ -89,6 +89,8 @@ class Together:
         self.timeout = seconds(timeout)
         self._limit = jobs.current().settings.timeout if self.timeout is None else self.timeout
         self._left = self._limit
+        self._wait: Deadline | None = None  # the present one's
+        self._last_group: Group | None = None
         self._repeats: bool | None = False  # None: its first step will tell
         self._is_marked = False  # used in a `with` statement
         self._fails_here = False  # and perhaps not on the other ranks
@@ -109,9 +111,28 @@ class Together:
         """The present group."""
         return jobs.current().group
 
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count all the time in the block, and so the steps in it, as one wait for other ranks."""
+        if self._wait is not None:
+            yield
+            return
+        self._wait = self.deadline()
+        try:
+            yield
+        finally:
+            self._left, self._wait = self._wait.left, None
+
     def deadline(self) -> Deadline:
-        """Return the time limit of a wait for other ranks that begins now."""
-        return Deadline(self._limit, self._left)
+        """Return the time limit of the present wait for other ranks, or of one that begins now."""
+        return Deadline(self._limit, self._left) if self._wait is None else self._wait
+
+    def _deadline_in(self, group: Group) -> Deadline:
+        """Return that limit, which begins anew where the call goes on in the next group."""
+        if self._last_group is not None and self._last_group is not group:
+            self._wait = Deadline(self._limit)
+        self._last_group = group
+        return self.deadline()
 
     def allow(self, more: float) -> None:
         """Let the waits for other ranks, from now on, together take so many seconds more."""
@@ -164,13 +185,8 @@ class Together:
         except failures as error:  # the other ranks must learn of every one
             text = f"{type(error).__name__}: {error}"
             failure, post = error, _FAILED + text.encode()[:_MOST_TOLD]
-        is_fixed = jobs.current().generations is None
-        deadline = self.deadline() if is_fixed else Deadline(self._limit)
-        try:
-            here = self._exchange(name, post, deadline, sent, may_differ)
-        finally:
-            if is_fixed:
-                self._left = deadline.left
+        with self.waiting():
+            here = self._exchange(name, post, sent, may_differ)
         for mark, kind in ((_FAILED, ConfigError), (_DAMAGED, DamagedError)):
             failed = [rank for rank, post in here.items() if post[:1] == mark]
             if failed:
@@ -219,7 +235,7 @@ class Together:
         return DamagedError(f"{self.call}: what rank {rank} sent is damaged")
 
     def _exchange(
-        self, name: str, post: bytes, deadline: Deadline, sent: Sent | None, may_differ: bool
+        self, name: str, post: bytes, sent: Sent | None, may_differ: bool
     ) -> dict[int, bytes]:
         """Return the post of each rank that is not dead; long posts travel in pieces."""
         sent = Sent() if sent is None else sent
@@ -237,11 +253,9 @@ class Together:
                 pending = self.group.pending.rpartition(", step ")[0]
                 if pending not in ("", self.call):
                     return job.steps[what, piece]
-            # A first piece that goes in the next group has the whole limit there.
-            limit = deadline if begin or job.generations is None else deadline.limit
 
             def step(group: Group) -> list[bytes | None]:
-                there = group.exchange(what, piece, limit, here)
+                there = group.exchange(what, piece, self._deadline_in(group), here)
                 # The group may count a post of the call that an exception has ended.
                 own = there[group.rank] or b""
                 is_allowed = may_differ and pieces.is_whole(own) and pieces.is_whole(piece)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -14,15 +13,19 @@ from malt._arguments import variable
 from malt._bootstrap import launchers
 from malt._bootstrap.bootstrap import Bootstrap
 from malt._bootstrap.find_bootstrap import adopt, find
-from malt._core_import import Group, Recorder, Turns, set_callbacks
-from malt._errors import ConfigError
+from malt._core_import import Deadline, Group, Recorder, Turns, set_callbacks
+from malt._errors import (
+    ConfigError,
+    TimeoutError,  # noqa: A004
+    describe_ranks,
+)
 from malt._job import job as jobs
 from malt._job import rank_mark
 from malt._job.job import Job
 from malt._job.settings import Settings, start_log
 from malt._mistakes import assigning, missed
 from malt._recording.recording import collect, recorder_of
-from malt._rejoining.forming import MakeGroup
+from malt._rejoining.forming import AllGather, MakeGroup
 from malt._rejoining.generations import Generations
 from malt._rendezvous import tls
 from malt._rendezvous.member_session import Member
@@ -153,7 +156,7 @@ def form_group(bootstrap: Bootstrap, timeout: float) -> Group:
         bootstrap: finds the other processes; it is closed.
         timeout: seconds that this may take, and a wait of the group that is given no limit.
     """
-    deadline = time.monotonic() + timeout
+    deadline = Deadline(timeout)
     start_log()
     _set_callbacks()
     settings = Settings.read(None, timeout, None, None)
@@ -161,11 +164,7 @@ def form_group(bootstrap: Bootstrap, timeout: float) -> Group:
         make_group = _group_maker(
             settings, Turns(), None, found.rank, found.size, found.secret, found.meeting_point
         )
-
-        def allgather(data: bytes, seconds: float) -> list[bytes]:
-            return found.allgather(data, min(seconds, max(0.0, deadline - time.monotonic())))
-
-        return make_group(list(range(found.size)), allgather)
+        return make_group(list(range(found.size)), partial(_allgather, found), deadline)
 
 
 def _do_nothing() -> None:
@@ -184,7 +183,7 @@ def _join_group(
     settings: Settings, comm: Any | None, bootstrap: Bootstrap | Mapping[str, str] | None
 ) -> Job:
     """Join a job whose ranks cannot rejoin, and which therefore has one group."""
-    turns = Turns()
+    turns, deadline = Turns(), Deadline(settings.timeout)
     if bootstrap is None:
         joined = find(comm, settings.timeout)
     else:
@@ -194,16 +193,29 @@ def _join_group(
         make_group = _group_maker(
             settings, turns, recorder, found.rank, found.size, found.secret, found.meeting_point
         )
-        group = make_group(list(range(found.size)), partial(_allgather, found))
+        group = make_group(list(range(found.size)), partial(_allgather, found), deadline)
         further = _further_maker(settings, found.secret, found.meeting_point)
     collect(recorder, group)
     _log_routes(group, found.launcher)
     return Job(group.rank, group.size, settings, turns, group, further)
 
 
-def _allgather(bootstrap: Bootstrap, data: bytes, timeout: float) -> list[bytes]:
-    """Check what a bootstrap returns, which may be of the program's own."""
-    parts = bootstrap.allgather(data, timeout)
+def _allgather(bootstrap: Bootstrap, data: bytes, deadline: Deadline) -> list[bytes]:
+    """Check what a bootstrap returns, which may be of the program's own.
+
+    Raises:
+        malt.TimeoutError: tells the whole limit.
+    """
+    try:
+        parts = bootstrap.allgather(data, deadline.left)
+    except TimeoutError as error:
+        if not error.ranks:
+            raise
+        raise TimeoutError(
+            f"{describe_ranks(error.ranks)} did not come within {deadline.limit:g} s; a longer "
+            "limit: malt.init(timeout=...) or MALT_TIMEOUT",
+            error.ranks,
+        ) from error
     if len(parts) != bootstrap.size:
         kind = type(bootstrap).__qualname__
         raise ConfigError(
@@ -242,13 +254,14 @@ def _group_maker(
     meeting_point: str,
     in_background: bool = False,
 ) -> MakeGroup:
-    def make_group(members: list[int], allgather: Callable[[bytes, float], list[bytes]]) -> Group:
+    def make_group(members: list[int], allgather: AllGather, deadline: Deadline) -> Group:
         return Group(
             rank=rank,
             size=size,
             members=members,
             allgather=allgather,
             timeout=settings.timeout,
+            deadline=deadline,
             transport=settings.transport,
             silence=settings.silence,
             lowest_wins=settings.tie == "lowest",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from malt._alike import check_alike
-from malt._core_import import Group, Turns
+from malt._core_import import Deadline, Group, Turns
 from malt._errors import ConfigError, DamagedError, PeerError, describe_ranks
 from malt._job import job as jobs
 from malt._job.agreement import Report, Together
@@ -67,9 +67,13 @@ class Subgroups:
             while not all(report["done"] for report in self._step(listed, None).values()):
                 pass
             return None
+        with self._together.waiting():
+            return self._form(listed, build)
+
+    def _form(self, listed: list[int], build: Callable[[Group], Made]) -> Made:
         in_step = False
 
-        def allgather(data: bytes, _: float) -> list[bytes]:
+        def allgather(data: bytes, _: Deadline) -> list[bytes]:
             nonlocal in_step
             in_step = True
             given = self._step(listed, data)
@@ -81,7 +85,8 @@ class Subgroups:
 
         job, group = self._job, None
         try:
-            group = job.make_further(job.rank, job.size, Turns(), False)(listed, allgather)
+            make = job.make_further(job.rank, job.size, Turns(), False)
+            group = make(listed, allgather, self._together.deadline())
             with group.within(self._together.deadline()):
                 made = build(group)
             in_step = True

@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from malt import _errors as errors
-from malt._core_import import Group
+from malt._core_import import Deadline, Group
 from malt._errors import Error, PeerError, describe_ranks
 from malt._rendezvous.member_session import Member, NewerError
 
@@ -17,7 +17,8 @@ from malt._rendezvous.member_session import Member, NewerError
 _NEWS_SECONDS = 2.0
 
 Result = TypeVar("Result")
-MakeGroup = Callable[[list[int], Callable[[bytes, float], list[bytes]]], Group]
+AllGather = Callable[[bytes, Deadline], list[bytes]]
+MakeGroup = Callable[[list[int], AllGather, Deadline], Group]
 
 
 class Formed(NamedTuple):
@@ -61,7 +62,8 @@ class Forming:
         group = None
         try:
             self._await_evictions(set(members))
-            group = self._make_group(members, partial(self._allgather, self.number))
+            allgather = partial(self._allgather, self.number)
+            group = self._make_group(members, allgather, Deadline(self._timeout))
             self._member.formed(self.number, self._timeout, self._report_evicted)
         except NewerError:
             if group is not None:
@@ -101,8 +103,8 @@ class Forming:
                 ranks,
             )
 
-    def _allgather(self, number: int, data: bytes, timeout: float) -> list[bytes]:
-        return self._member.allgather(number, data, timeout, self._report_evicted)
+    def _allgather(self, number: int, data: bytes, deadline: Deadline) -> list[bytes]:
+        return self._member.allgather(number, data, deadline.left, self._report_evicted)
 
     def agree(self, group: Group, data: bytes) -> list[bytes]:
         """Return every member's bytes: all ranks get the same, even if a rank dies meanwhile."""

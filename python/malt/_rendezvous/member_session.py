@@ -279,7 +279,9 @@ class Member(RankSession):
                     raise PeerError("the connection to the launcher (malt run) is lost")
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise errors.TimeoutError(f"the launcher (malt run) {what} within {limit:g} s")
+                    raise errors.TimeoutError(
+                        f"the launcher (malt run) {what} within {round(limit, 1):g} s"
+                    )
                 self._changed.wait(min(left, _NAP_SECONDS))
 
     # The thread

@@ -101,11 +101,15 @@ def form_first(job: Job, group: Group, what: str, description: str, deadline: De
         {r: {"the table": f"of {d.decode(errors='replace')}"} for r, d in descriptions.items()},
         "give all ranks the same arguments",
     )
-    return form(job, what, ranks, exchange.all)
+    return form(job, what, ranks, exchange.all, deadline)
 
 
 def form(
-    job: Job, what: str, ranks: list[int], exchange: Callable[[bytes], dict[int, bytes]]
+    job: Job,
+    what: str,
+    ranks: list[int],
+    exchange: Callable[[bytes], dict[int, bytes]],
+    deadline: Deadline,
 ) -> Formed:
     """Form a group of a table among `ranks`. Collective.
 
@@ -114,15 +118,16 @@ def form(
         what: names the call in errors.
         ranks: sorted; this rank is among them.
         exchange: gives bytes to the other ranks, and returns what each rank that is there gave.
+        deadline: of the call.
 
     Raises:
         PeerError: a rank died meanwhile.
         TimeoutError: a rank did not take part.
     """
-    servers = _Servers(job, ranks)
     members = [*ranks, *(job.size + rank for rank in ranks)]
+    servers = _Servers(job, members, deadline)
 
-    def allgather(data: bytes, limit: float) -> list[bytes]:
+    def allgather(data: bytes, limit: Deadline) -> list[bytes]:
         """Exchange what the two members of each rank give."""
         other = servers.given(limit)
         parts = [b""] * (2 * job.size)
@@ -139,14 +144,15 @@ def form(
         return parts
 
     try:
-        clients = job.make_further(job.rank, 2 * job.size, Turns(), False)(members, allgather)
+        make = job.make_further(job.rank, 2 * job.size, Turns(), False)
+        clients = make(members, allgather, deadline)
     except BaseException:
         servers.give_up()
         raise
     try:
-        return Formed(clients, servers.join(members), ranks)
+        return Formed(clients, servers.join(), ranks)
     except BaseException:
-        clients.leave()
+        clients.leave(deadline.left)
         raise
 
 
@@ -175,20 +181,18 @@ class _Exchange:
 class _Servers:
     """Joins the group as this rank's server, in a thread, while the caller joins as its client."""
 
-    def __init__(self, job: Job, ranks: list[int]) -> None:
+    def __init__(self, job: Job, members: list[int], deadline: Deadline) -> None:
         self._job = job
-        self._ranks = ranks
+        self._members = members
+        self._deadline = deadline
         self._given: queue.Queue[bytes | None] = queue.Queue()
         self._gathered: queue.Queue[list[bytes] | None] = queue.Queue()
         self._group: Group | None = None
         self._failure: BaseException | None = None
-        members = [*ranks, *(job.size + rank for rank in ranks)]
-        self._thread = threading.Thread(
-            target=self._run, args=(members,), name="malt table", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name="malt table", daemon=True)
         self._thread.start()
 
-    def given(self, limit: float) -> bytes:
+    def given(self, limit: Deadline) -> bytes:
         """Return what the server gives to the others at this step.
 
         Raises:
@@ -196,11 +200,11 @@ class _Servers:
             TimeoutError: it has not come to this step.
         """
         try:
-            data = self._given.get(timeout=limit + _GRACE_SECONDS)
+            data = self._given.get(timeout=limit.left + _GRACE_SECONDS)
         except queue.Empty:
             raise TimeoutError(
                 f"the server of a table on this rank, {self._job.rank}, did not come within "
-                f"{limit:g} s",
+                f"{limit.limit:g} s",
                 [self._job.rank],
             ) from None
         if data is None:
@@ -217,18 +221,18 @@ class _Servers:
         self._gathered.put(None)
         self._thread.join()
         if self._group is not None:
-            self._group.leave()
+            self._group.leave(self._deadline.left)
 
-    def join(self, members: list[int]) -> Group:
+    def join(self) -> Group:
         """Return the server's group, once the client has joined its own."""
         self._thread.join()
         if self._failure is not None:
             raise self._failure
-        assert self._group is not None, members
+        assert self._group is not None, self._members
         return self._group
 
-    def _run(self, members: list[int]) -> None:
-        def allgather(data: bytes, _: float) -> list[bytes]:
+    def _run(self) -> None:
+        def allgather(data: bytes, _: Deadline) -> list[bytes]:
             self._given.put(data)
             gathered = self._gathered.get()  # the client ends this wait, which has the limit
             if gathered is None:
@@ -237,9 +241,9 @@ class _Servers:
 
         size = self._job.size
         further = self._job.make_further
-        make: Callable[..., Group] = further(self._job.rank + size, 2 * size, Turns(), True)
         try:
-            self._group = make(members, allgather)
+            make = further(self._job.rank + size, 2 * size, Turns(), True)
+            self._group = make(self._members, allgather, self._deadline)
         except BaseException as error:
             self._failure = error
             self._given.put(None)

@@ -170,9 +170,10 @@ class Seat:
                 raise Error(f"{self._what} cannot move to the next group: {attempt.text}")
 
     def _attempt(self, attempt: _Attempt, group: Group, brought: Sequence[bytes]) -> None:
-        formed = None
+        formed, deadline = None, Deadline(self._timeout)
         try:
-            formed = _joining.form(self._job, self._what, attempt.ranks, attempt.exchange)
+            ranks, exchange = attempt.ranks, attempt.exchange
+            formed = _joining.form(self._job, self._what, ranks, exchange, deadline)
             self._begin(group, formed, brought)
             self._await_ranges(formed)
         except Error as error:

@@ -23,16 +23,14 @@ nanoseconds spin_time(const host::Control& control) {
              : nanoseconds::zero();
 }
 
-// Time limit for connecting the hosts, which reach one another at once or not at all.
-constexpr std::chrono::seconds kConnect{30};
-
 }  // namespace
 
-Group::Impl::Impl(Bootstrap& bootstrap, GroupOptions given, const TransportRow& transport)
+Group::Impl::Impl(Bootstrap& bootstrap, GroupOptions given, const TransportRow& transport,
+                  const Deadline& deadline)
     : options(std::move(given)),
       row(transport),
       turns(options.turns ? options.turns : std::make_shared<Turns>()),
-      control(bootstrap, row.sharing, options.timeout),
+      control(bootstrap, row.sharing, deadline),
       waiter(control.bell(control.rank()), spin_time(control), control.superseded(),
              [this] { interrupt_wait(); }),
       news(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
@@ -43,19 +41,18 @@ Group::Impl::Impl(Bootstrap& bootstrap, GroupOptions given, const TransportRow& 
   waiter.give_way(*turns);
   waiter.record_in(options.recorder.get());
   waiter.tell_when_slow(options.slow_after, options.slow);
-  if (control.hosts().size() > 1) connect(bootstrap);
+  if (control.hosts().size() > 1) connect(bootstrap, deadline);
   watcher.emplace(control, engine.get(), news.get(),
                   WatcherOptions{missed_after(), options.tie, [this] { note_epoch(); },
                                  options.recorder.get()});
 }
 
-void Group::Impl::connect(Bootstrap& bootstrap) {
+void Group::Impl::connect(Bootstrap& bootstrap, const Deadline& deadline) {
   engine = std::make_unique<remote::Engine>(
       bootstrap, control,
-      remote::EngineOptions{std::min<nanoseconds>(options.timeout, kConnect), missed_after(),
-                            options.interface, options.toward, options.secret, options.tls,
-                            row.rdma, options.rdma, news.get(), remote::Witness::find_program(),
-                            options.recorder.get()});
+      remote::EngineOptions{deadline, missed_after(), options.interface, options.toward,
+                            options.secret, options.tls, row.rdma, options.rdma, news.get(),
+                            remote::Witness::find_program(), options.recorder.get()});
   waiter.lend_a_hand(*engine);
 }
 

@@ -32,12 +32,13 @@ struct TransportRow {
 
 struct Group::Impl {
   // Collective, blocking: see Group::join.
-  Impl(Bootstrap& bootstrap, GroupOptions given, const TransportRow& transport);
+  Impl(Bootstrap& bootstrap, GroupOptions given, const TransportRow& transport,
+       const Deadline& deadline);
 
   // The last quarter of the silence is for agreeing on which ranks to evict.
   std::chrono::nanoseconds missed_after() const { return options.silence * 3 / 4; }
   // Connects the hosts of a job of several.
-  void connect(Bootstrap& bootstrap);
+  void connect(Bootstrap& bootstrap, const Deadline& deadline);
   // Runs in the watcher's thread. A wait that other ranks ring again and again would not look for a
   // new epoch by itself, so call_soon() makes it look.
   void note_epoch();

@@ -97,7 +97,7 @@ std::shared_ptr<const Descriptor> open_process(pid_t pid) {
 
 }  // namespace
 
-Control::Control(Bootstrap& bootstrap, Sharing sharing, std::chrono::nanoseconds timeout)
+Control::Control(Bootstrap& bootstrap, Sharing sharing, const Deadline& deadline)
     : rank_(bootstrap.rank()),
       size_(bootstrap.size()),
       members_(bootstrap.members()),
@@ -126,7 +126,7 @@ Control::Control(Bootstrap& bootstrap, Sharing sharing, std::chrono::nanoseconds
   } catch (const Error& error) {
     set_text(mine.error, error.what());
   }
-  const auto hellos = call_roll(bootstrap, mine, timeout);
+  const auto hellos = call_roll(bootstrap, mine, deadline);
   throw_if_any_failed(hellos);
   check_versions(hellos, members_);
 
@@ -156,7 +156,7 @@ Control::Control(Bootstrap& bootstrap, Sharing sharing, std::chrono::nanoseconds
   } catch (const Error& error) {
     set_text(place.error, error.what());
   }
-  const auto places = call_roll(bootstrap, place, timeout);
+  const auto places = call_roll(bootstrap, place, deadline);
   throw_if_any_failed(places);
   if (place.leader != rank_) memory_ = std::move(shared);
 
@@ -208,7 +208,7 @@ Control::Control(Bootstrap& bootstrap, Sharing sharing, std::chrono::nanoseconds
   }
   // Now every rank has mapped the memory, and holds a pidfd of every other rank that was opened
   // while all of them lived.
-  throw_if_any_failed(call_roll(bootstrap, result, timeout));
+  throw_if_any_failed(call_roll(bootstrap, result, deadline));
   memory_.close_fd();
 }
 

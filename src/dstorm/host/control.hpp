@@ -73,7 +73,7 @@ class Control {
  public:
   // Collective, through the bootstrap, blocking. Throws ConfigError if the ranks cannot share
   // memory as asked, and TimeoutError.
-  Control(Bootstrap& bootstrap, Sharing sharing, std::chrono::nanoseconds timeout);
+  Control(Bootstrap& bootstrap, Sharing sharing, const Deadline& deadline);
 
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }

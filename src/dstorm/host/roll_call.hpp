@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <span>
 #include <string>
@@ -19,10 +18,9 @@ namespace dstorm {
 // A record goes to other processes as bytes, so it holds no pointers. Throws TimeoutError, and
 // ConfigError if a record has another size.
 template <class Record>
-std::vector<Record> call_roll(Bootstrap& bootstrap, const Record& mine,
-                              std::chrono::nanoseconds timeout) {
+std::vector<Record> call_roll(Bootstrap& bootstrap, const Record& mine, const Deadline& deadline) {
   static_assert(std::is_trivially_copyable_v<Record>);
-  const auto all = bootstrap.allgather(std::as_bytes(std::span(&mine, 1)), timeout);
+  const auto all = bootstrap.allgather(std::as_bytes(std::span(&mine, 1)), deadline);
   std::vector<Record> records(all.size());
   for (int rank : bootstrap.members()) {
     const auto r = static_cast<std::size_t>(rank);

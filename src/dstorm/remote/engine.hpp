@@ -53,7 +53,7 @@
 namespace dstorm::remote {
 
 struct EngineOptions {
-  std::chrono::nanoseconds timeout;        // of the set-up and of the goodbye
+  Deadline deadline;                       // of the set-up
   std::chrono::nanoseconds suspect_after;  // a rank not heard from for this long is suspected
   // a name, an address or a CIDR; empty: by the route to `toward`, else to the others
   std::string interface;

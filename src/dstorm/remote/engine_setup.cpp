@@ -27,6 +27,9 @@ using std::chrono::nanoseconds;
 
 constexpr std::size_t kMostInterfaces = 16;
 
+// The most time that a step may take: the hosts reach one another at once or not at all.
+constexpr std::chrono::seconds kStep{30};
+
 }  // namespace
 
 struct InterfaceRecord {
@@ -175,7 +178,7 @@ Engine::Engine(Bootstrap& bootstrap, host::Control& control, const EngineOptions
   std::vector<AdapterRecord> adapters;
   for (const Networks& one : networks) adapters.push_back(one.adapter);
   use_rdma(choose_transports(bootstrap, control, adapters, device_ ? &*device_ : nullptr,
-                             options.rdma, options.timeout));
+                             options.rdma, options.deadline.but_within(kStep)));
   listen(bootstrap, options, networks);
   begin_calls();
   thread_ = start_quiet_thread([this] { run(); });
@@ -199,7 +202,7 @@ std::vector<Networks> Engine::exchange_networks(Bootstrap& bootstrap,
     }
     mine.adapter = open_adapter(options.rdma, options.adapter);
   });
-  std::vector<Networks> networks = call_roll(bootstrap, mine, options.timeout);
+  std::vector<Networks> networks = call_roll(bootstrap, mine, options.deadline.but_within(kStep));
   throw_if_any_failed(networks);
   check_protection(networks, control_.members());
   return networks;
@@ -254,7 +257,7 @@ void Engine::listen(Bootstrap& bootstrap, const EngineOptions& options,
       set_text(listening.without_witness, error.what());
     }
   });
-  const auto addresses = call_roll(bootstrap, listening, options.timeout);
+  const auto addresses = call_roll(bootstrap, listening, options.deadline.but_within(kStep));
   throw_if_any_failed(addresses);
   for (std::size_t r = 0; r < addresses.size(); ++r) {
     settings_.addresses.push_back(addresses[r].address.with_scope_of(settings_.own));
@@ -287,18 +290,18 @@ void Engine::begin_calls() {
 
 // Collective. Throws the same ConfigError on all ranks if one of them cannot reach a host.
 void Engine::await_connections(Bootstrap& bootstrap, const EngineOptions& options) {
-  // The time limit begins here: exchanges and proofs have taken none of the connections' time.
-  const auto deadline = Clock::now() + options.timeout;
+  // A quarter of the time is for telling one another who could not connect.
+  const nanoseconds limit = std::min<nanoseconds>(options.deadline.left() / 4 * 3, kStep);
   Listening reached{};
   try {
     listener_thread_ = start_quiet_thread([this] { run_listener(); });
     {
       std::unique_lock lock(mutex_);
-      if (!changed_.wait_until(lock, deadline, [this] { return is_connected(); })) {
+      if (!changed_.wait_for(lock, limit, [this] { return is_connected(); })) {
         set_text(reached.error, who_is_missing());
       }
     }
-    throw_if_any_failed(call_roll(bootstrap, reached, options.timeout));
+    throw_if_any_failed(call_roll(bootstrap, reached, options.deadline.but_within(kStep)));
   } catch (...) {
     leave(nanoseconds::zero());
     throw;

@@ -160,21 +160,22 @@ void unpack(int rank, const Bytes& bytes, const host::Control& control, Obstacle
 // Collective. Tries all pairs of hosts that have no obstacle, and adds the obstacles it finds.
 void prove(Bootstrap& bootstrap, const host::Control& control,
            const std::vector<AdapterRecord>& adapters, const verbs::Device* device,
-           std::chrono::nanoseconds timeout, Obstacles& obstacles) {
-  const milliseconds limit = std::clamp(std::chrono::duration_cast<milliseconds>(timeout / 4),
-                                        milliseconds(1), kLongestProof);
+           const Deadline& deadline, Obstacles& obstacles) {
+  const milliseconds limit =
+      std::clamp(std::chrono::duration_cast<milliseconds>(deadline.left() / 4), milliseconds(1),
+                 kLongestProof);
   std::vector<std::string> texts;
   for (const AdapterRecord& one : adapters) texts.push_back(get_text(one.text));
   std::optional<verbs::Proof> proof;
   if (device != nullptr) {
     proof.emplace(*device, control.rank(), partners_of(control.rank(), control, obstacles), limit);
   }
-  const auto offers = bootstrap.allgather(proof ? proof->offer() : Bytes{}, timeout);
+  const auto offers = bootstrap.allgather(proof ? proof->offer() : Bytes{}, deadline);
   if (proof) proof->connect(offers, texts);
-  bootstrap.allgather({}, timeout);
+  bootstrap.allgather({}, deadline);
   if (proof) proof->write(texts);
   const auto verdicts = bootstrap.allgather(
-      pack(proof ? proof->reasons() : std::vector<verbs::Proof::Reason>{}), timeout);
+      pack(proof ? proof->reasons() : std::vector<verbs::Proof::Reason>{}), deadline);
   for (const int r : control.members()) {
     unpack(r, verdicts[static_cast<std::size_t>(r)], control, obstacles);
   }
@@ -202,13 +203,13 @@ void prove(Bootstrap& bootstrap, const host::Control& control,
 TransportChoice choose_transports(Bootstrap& bootstrap, const host::Control& control,
                                   const std::vector<AdapterRecord>& adapters,
                                   const verbs::Device* device, Rdma wish,
-                                  std::chrono::nanoseconds timeout) {
+                                  const Deadline& deadline) {
   const std::size_t hosts = control.hosts().size();
   Obstacles obstacles = obstacles_by_kind(control, adapters);
   if (wish == Rdma::kRequired && !obstacles.empty()) refuse(control, obstacles);
   const std::size_t untried = obstacles.size();
   if (wish != Rdma::kNever && obstacles.size() < hosts * (hosts - 1) / 2) {
-    prove(bootstrap, control, adapters, device, timeout, obstacles);
+    prove(bootstrap, control, adapters, device, deadline, obstacles);
   }
   if (wish == Rdma::kRequired && obstacles.size() > untried) refuse(control, obstacles);
 

@@ -39,8 +39,7 @@ struct TransportChoice {
 // it.
 TransportChoice choose_transports(Bootstrap& bootstrap, const host::Control& control,
                                   const std::vector<AdapterRecord>& adapters,
-                                  const verbs::Device* device, Rdma wish,
-                                  std::chrono::nanoseconds timeout);
+                                  const verbs::Device* device, Rdma wish, const Deadline& deadline);
 
 std::unique_ptr<ChangeSender> make_change_sender(const Route& route);
 // `origin` outlives the receiver.

@@ -34,7 +34,7 @@ TEST(Watcher, RankThatCannotListenTakesNobodyForSilent) {
     own.control = std::make_unique<host::Control>(bootstrap, host::Sharing::kNone, 10s);
     own.engine =
         std::make_unique<remote::Engine>(bootstrap, *own.control,
-                                         remote::EngineOptions{.timeout = 10s,
+                                         remote::EngineOptions{.deadline = 10s,
                                                                .suspect_after = kSilence,
                                                                .interface = {},
                                                                .toward = {},

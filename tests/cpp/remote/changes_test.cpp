@@ -39,7 +39,7 @@ class ManySegments {
       own.control = std::make_unique<host::Control>(
           bootstrap, testing_ranks::sharing_of(bootstrap.rank()), 10s);
       own.engine = std::make_unique<Engine>(bootstrap, *own.control,
-                                            EngineOptions{.timeout = 10s,
+                                            EngineOptions{.deadline = 10s,
                                                           .suspect_after = 5s,
                                                           .interface = {},
                                                           .toward = {},

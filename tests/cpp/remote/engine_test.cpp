@@ -47,9 +47,8 @@ class Listening final : public Bootstrap {
   explicit Listening(Bootstrap& inner) : inner_(inner) {}
   int rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
-  std::vector<Bytes> allgather(std::span<const std::byte> mine,
-                               std::chrono::nanoseconds timeout) override {
-    heard.push_back(inner_.allgather(mine, timeout));
+  std::vector<Bytes> allgather(std::span<const std::byte> mine, const Deadline& deadline) override {
+    heard.push_back(inner_.allgather(mine, deadline));
     return heard.back();
   }
 
@@ -76,7 +75,7 @@ class RunningJob {
           bootstrap, testing_ranks::sharing_of(bootstrap.rank()), 10s);
       Listening listening(bootstrap);
       own.engine = std::make_unique<Engine>(listening, *own.control,
-                                            EngineOptions{.timeout = 10s,
+                                            EngineOptions{.deadline = 10s,
                                                           .suspect_after = 5s,
                                                           .interface = {},
                                                           .toward = {},

@@ -36,7 +36,7 @@ class TwoHosts {
           bootstrap, testing_ranks::sharing_of(bootstrap.rank()), 10s);
       own.engine =
           std::make_unique<Engine>(bootstrap, *own.control,
-                                   EngineOptions{.timeout = 10s,
+                                   EngineOptions{.deadline = 10s,
                                                  .suspect_after = 60s,  // a late write ends no link
                                                  .interface = {},
                                                  .toward = {},

@@ -16,11 +16,12 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from rejoining.machines import Process, World
+from rejoining.machines import Deadline, Process, World
 
 from malt import _uninterrupted as uninterrupted
 from malt._errors import Error, PeerError, TimeoutError  # noqa: A004
@@ -168,6 +169,7 @@ class PoolJob:
             (
                 program,
                 {
+                    "Deadline": partial(Deadline, self.world),
                     "threading": threading,
                     "Turns": lambda: None,
                     "Job": lambda *parts: SimpleNamespace(group=parts[4]),
@@ -218,7 +220,7 @@ class PoolJob:
             rank=me.rank,
             size=self.size,
             group=group,
-            settings=None,
+            settings=SimpleNamespace(timeout=self.timeout),
             make_further=lambda *_: self._form_program,
         )
         names = naming.Names("messaging.pools")
@@ -239,20 +241,23 @@ class PoolJob:
             me.has_ended = True
 
     def _form_program(
-        self, members: Sequence[int], allgather: Callable[[bytes, float], list[bytes]]
+        self,
+        members: Sequence[int],
+        allgather: Callable[[bytes, Deadline], list[bytes]],
+        deadline: Deadline,
     ) -> _ProgramGroup:
         """Form a group as dStorm does: in some steps, of which each has something of the former."""
         me = self.rank_here()
         me.nonces += 1
         mine = b"%d.%d" % (me.rank, me.nonces)
-        told = tuple(allgather(mine, self.timeout))
+        told = tuple(allgather(mine, deadline))
         for nonce in filter(None, told):
             if self._nonces.setdefault(nonce, told) != told:
                 self.world.complain(f"P1: {nonce!r} is in two groups, {told} and another one")
         if told[me.rank] != mine or {r for r, nonce in enumerate(told) if nonce} != {*members}:
             self.world.complain(f"P1: rank {me.rank} gave {mine!r}, and all have {told}")
         for step in range(2):
-            parts = allgather(b"%d" % step, self.timeout)
+            parts = allgather(b"%d" % step, deadline)
             if any(parts[rank] != b"%d" % step for rank in members):
                 self.world.complain(f"P1: rank {me.rank} has {parts} in step {step}")
         if told not in self._networks:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from malt._errors import ConfigError, PeerError, SupersededError, TimeoutError  # noqa: A004
-from rejoining.machines import Process, Waiters, World
+from rejoining.machines import Deadline, Process, Waiters, World
 
 LIVE, DEAD, LEFT, EVICTED = "live", "dead", "left", "evicted"
 _NAP = 0.2
@@ -159,8 +159,8 @@ class Group:
         size: int,
         rank: int,
         members: Sequence[int],
-        allgather: Callable[[bytes, float], list[bytes]],
-        timeout: float,
+        allgather: Callable[[bytes, Deadline], list[bytes]],
+        deadline: Deadline,
         look_again: Callable[[bool], bool],
         at_round_end: Callable[[str], object],
     ) -> None:
@@ -169,17 +169,17 @@ class Group:
         self.size = size
         self.rank = rank
         self.members = list(members)
-        self.timeout = timeout
+        self.timeout = deadline.limit
         self.number = 0
         self._look_again = look_again
         self.at_round_end = at_round_end
         process = self.world.here().process
         meetings.joined += 1
-        told = allgather(b"%d %d" % (process.pid, meetings.joined), timeout)
+        told = allgather(b"%d %d" % (process.pid, meetings.joined), deadline)
         if [r for r, pid in enumerate(told) if pid] != self.members:
             self.world.complain(f"G2: rank {rank} is called with {members}, {told} have come")
         self.world.step()
-        allgather(b"", timeout)
+        allgather(b"", deadline)
         self._meeting = meetings.join(told)
         self._host = self._meeting.hosts[process.host]
         self._exchanges = 0
@@ -192,7 +192,7 @@ class Group:
             dead = [r for r, p in self._meeting.processes.items() if p.is_dead]
             if dead:
                 raise PeerError(f"ranks {dead} cannot be reached", dead)
-        allgather(b"", timeout)
+        allgather(b"", deadline)
 
     @property
     def epoch(self) -> int:
@@ -264,7 +264,7 @@ class Group:
         self.exchange("barrier", b"", timeout)
 
     def exchange(
-        self, what: str, mine: bytes, timeout: float | None = None, kept: Any = None
+        self, what: str, mine: bytes, timeout: float | Deadline | None = None, kept: Any = None
     ) -> list[bytes | None]:
         self._on_step(what)
         self.world.step()
@@ -291,7 +291,7 @@ class Group:
             return len(seen) == len(self.members)
 
         limit = self.timeout if timeout is None else timeout
-        if not self.until(all_here, limit):
+        if not self.until(all_here, limit.left if isinstance(limit, Deadline) else limit):
             missing = [r for r in self.members if r not in seen]
             raise TimeoutError(f"{what}: ranks {missing} did not come", missing)
         self._exchanges = number

@@ -27,13 +27,13 @@ import numpy as np
 
 from malt._core_import import Turns
 from malt._errors import Error, PeerError, SupersededError, TimeoutError  # noqa: A004
-from malt._job import calls, parting
+from malt._job import agreement, calls, parting
 from malt._job import job as jobs
 from malt._job.settings import Settings
 from malt._launch import host_ranks
 from malt._launch.options import Options
 from malt._messages import collective
-from malt._rejoining import await_ranks, generations, handover
+from malt._rejoining import await_ranks, forming, generations, handover
 from malt._rendezvous import member_session, node_session, server, session, wire
 from malt._rendezvous.wire import ToClient, ToServer
 from malt._shared import replica
@@ -177,6 +177,8 @@ class Job:
             (wire, {"hmac": SimpleNamespace(digest=lambda *_: bytes(32), compare_digest=eq)}),
             (member_session, {"time": time, "threading": threading, "select": SelectModule(world)}),
             (generations, {"threading": threading, "Deadline": deadline}),
+            (agreement, {"Deadline": deadline}),
+            (forming, {"Deadline": deadline}),
             (parting, {"Deadline": deadline}),
             (await_ranks, {"time": time}),
             (handover, {"time": time, "Vector": groups.Vector}),
@@ -341,7 +343,7 @@ class Job:
             except SupersededError:
                 jobs.regroup()
 
-    def _make_group(self, members: list[int], allgather: Any) -> Any:
+    def _make_group(self, members: list[int], allgather: Any, deadline: Any) -> Any:
         life = self.lives[self.world.here().process]
         group = groups.Group(
             self.meetings,
@@ -349,7 +351,7 @@ class Job:
             life.rank,
             members,
             allgather,
-            TIMEOUT,
+            deadline,
             jobs.look_again,
             jobs.keep_round,
         )

@@ -203,9 +203,9 @@ class Time:
 class Deadline:
     """For `malt._core.Deadline`."""
 
-    def __init__(self, world: World, limit: float) -> None:
+    def __init__(self, world: World, limit: float, left: float | None = None) -> None:
         self._world = world
-        self._end = world.now + limit
+        self._end = world.now + (limit if left is None else left)
         self.limit = limit
 
     @property

@@ -12,6 +12,9 @@ import pytest
 from jobs import PROMPT, refused, run_job, start_job
 
 LIMIT, SLACK = 3.0, 1.5  # seconds: of a call, and what a busy machine may add
+# The ranks' exchanges when an edge is made or a subgroup formed over TCP: of the arguments, before
+# they connect, until they have connected, and at the end.
+AGREED, MET, CONNECTED, DONE = 1, 8, 10, 1
 
 
 def test_a_rank_that_never_joins_is_named(tmp_path: Path) -> None:
@@ -484,29 +487,45 @@ tell(seconds=time.monotonic() - start)
 
 
 @pytest.mark.parametrize(
-    ("call", "transport"),
+    ("call", "transport", "steps"),
     [
-        ("malt.vector(np.zeros(1 << 20), name='w')", "shm"),
-        ("malt.sparse_vector(1000, capacity=10)", "tcp"),
-        ("malt.messages.Edge(0, 1)", "shm"),
-        ("malt.ps.Shared(np.zeros(10))", "shm"),
-        ("malt.ps.Table(10)", "shm"),
-        ("malt.save(path, {'v': np.zeros(10)}, timeout=LIMIT)", "shm"),
+        ("malt.vector(np.zeros(1 << 20), name='w')", "shm", 1),
+        ("malt.sparse_vector(1000, capacity=10)", "tcp", 1),
+        ("malt.messages.Edge(0, 1)", "shm", 1),
+        ("malt.messages.Edge(0, 1)", "tcp", AGREED + MET),
+        ("malt.messages.Edge(0, 1)", "tcp", AGREED + CONNECTED),
+        ("[kept.append(subgroups.form([0, 1], lambda group: group)) for _ in 'ab']", "tcp", MET),
+        (
+            "[kept.append(subgroups.form([0, 1], lambda group: group)) for _ in 'ab']",
+            "tcp",
+            CONNECTED + DONE + MET,
+        ),
+        ("malt.ps.Shared(np.zeros(10))", "shm", 1),
+        ("malt.ps.Table(10)", "shm", 1),
+        ("malt.ps.Table(10)", "tcp", 11),
+        ("malt.save(path, {'v': np.zeros(10)}, timeout=LIMIT)", "shm", 1),
     ],
 )
-def test_a_call_of_several_steps_has_one_limit(tmp_path: Path, call: str, transport: str) -> None:
-    """Rank 1 comes late, and is stopped after its first step of the call."""
+def test_a_call_of_several_steps_has_one_limit(
+    tmp_path: Path, call: str, transport: str, steps: int
+) -> None:
+    """Rank 1 comes late, and is stopped after so many steps of the call."""
     body = """
 from malt._core_import import Group
+from malt._messages.subgroup import Subgroups
 malt.init(timeout=LIMIT, silence=60)
+subgroups, kept = Subgroups("two subgroups"), []
 malt.barrier()
 tell(pid=os.getpid())
 if rank == 1:
     time.sleep(LIMIT * 2 / 3)
-    exchange = Group.exchange
+    exchange, left = Group.exchange, steps
     def exchange_and_stop(*given):
+        global left
         posts = exchange(*given)
-        os.kill(os.getpid(), signal.SIGSTOP)
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGSTOP)
         return posts
     Group.exchange = exchange_and_stop
 start = time.monotonic()
@@ -514,7 +533,7 @@ error = error_of(lambda: eval(call))
 tell(seconds=time.monotonic() - start, error=error)
 """
     path = str(tmp_path / "checkpoints")
-    told = _told_beside_a_stopped_rank(tmp_path, body, transport, call=call, path=path)
+    told = _told_beside_a_stopped_rank(tmp_path, body, transport, call=call, path=path, steps=steps)
     assert told["error"].kind == "TimeoutError"
     assert told["error"].ranks == (1,)
     assert told["error"].says("rank 1 did not come within 3 s")

@@ -21,9 +21,10 @@ def test_the_error_of_a_server_comes_out_at_once_where_its_client_waits() -> Non
         return fail
 
     job: Any = SimpleNamespace(rank=0, size=3, make_further=make_further)
-    servers = _joining._Servers(job, [0, 1, 2])
+    limit = Deadline(600)
+    servers = _joining._Servers(job, [*range(6)], limit)
     with pytest.raises(malt.TimeoutError, match="rank 2 did not connect") as caught:
-        servers.given(600)
+        servers.given(limit)
     assert caught.value.ranks == (2,)
     servers.give_up()
 

@@ -11,13 +11,12 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from malt._core_import import Turns
+from malt._core_import import Deadline, Turns
 from malt._engines.stopping import Stop, stop_thread
 from malt._job import job as jobs
 from malt._job.job import Job
 from malt._messages import values
-
-AllGather = Callable[[bytes, float], list[bytes]]
+from malt._rejoining.forming import AllGather
 
 
 class StoppedError(Exception):
@@ -47,7 +46,8 @@ class Program:
         """
         job, turns = self._job, Turns()
         args, named = values.unpack([memoryview(part).toreadonly() for part in argument])
-        group = job.make_further(job.rank, job.size, turns, False)(list(members), allgather)
+        make = job.make_further(job.rank, job.size, turns, False)
+        group = make(list(members), allgather, Deadline(job.settings.timeout))
         own = Job(job.rank, job.size, job.settings, turns, group, job.make_further)
         with jobs.in_program(own), self._listening():
             return self._stoppable(

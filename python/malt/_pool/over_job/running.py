@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from malt._core_import import Deadline
 from malt._errors import (
     DamagedError,
     PeerError,
@@ -117,12 +118,11 @@ class Running:
                 return failure
         return self._failures[0]
 
-    def _allgather(self, data: bytes, limit: float) -> list[bytes]:
+    def _allgather(self, data: bytes, deadline: Deadline) -> list[bytes]:
         """Exchange what each rank gives while the ranks form the program's group."""
         self._step += 1
         given = self._given.setdefault(self._step, {})
         given[self._messenger.rank] = data
-        deadline = time.monotonic() + limit
         while True:
             live = self.attend()
             if self._failures:
@@ -135,10 +135,10 @@ class Running:
                     "had begun",
                     dead,
                 )
-            if (left := deadline - time.monotonic()) <= 0:
+            if not (left := deadline.left):
                 raise TimeoutError(
-                    f"pool.run(): {describe_ranks(missing)} did not come within {limit:g} s; a "
-                    "rank may still be busy with a call that was given up",
+                    f"pool.run(): {describe_ranks(missing)} did not come within {deadline.limit:g} "
+                    "s; a rank may still be busy with a call that was given up",
                     missing,
                 )
             self._messenger.wait(live, left)

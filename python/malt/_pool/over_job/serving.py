@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from malt._core_import import Deadline
 from malt._errors import ConfigError, DamagedError, PeerError
 from malt._job import job as jobs
 from malt._job.job import Job
@@ -194,7 +195,7 @@ class _Server:
         call, module, name, members = told
         steps = iter(range(1, 1 << 30))
 
-        def allgather(data: bytes, _: float) -> list[bytes]:
+        def allgather(data: bytes, _: Deadline) -> list[bytes]:
             step = next(steps)
             self._messenger.send(0, "gather", call, step, parts=[data])
             message = self._await()
