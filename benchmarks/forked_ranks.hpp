@@ -62,7 +62,7 @@ class ForkBootstrap final : public dstorm::Bootstrap {
     meetings_ += size_;
     ++meeting_.arrived;
     for (; meeting_.arrived < meetings_; sched_yield()) {
-      if (deadline.left().count() < 0) throw std::runtime_error("a rank did not come");
+      if (deadline.left().count() == 0) throw std::runtime_error("a rank did not come");
     }
   }
 

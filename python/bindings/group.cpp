@@ -191,8 +191,7 @@ void bind_deadline(py::module_& module) {
            }),
            py::arg("limit"), py::arg("left") = py::none())
       .def_property_readonly(
-          "left",
-          [seconds](const dstorm::Deadline& self) { return std::max(0.0, seconds(self.left())); },
+          "left", [seconds](const dstorm::Deadline& self) { return seconds(self.left()); },
           "Seconds; 0 if it is over.")
       .def_property_readonly(
           "limit", [seconds](const dstorm::Deadline& self) { return seconds(self.limit()); },

@@ -1,6 +1,7 @@
 // The time limit of a call. A plain value.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 
 namespace dstorm {
@@ -17,7 +18,9 @@ class Deadline {
   // Of a call that has begun already and has `left` of its limit.
   Deadline(std::chrono::nanoseconds limit, std::chrono::nanoseconds left)
       : start_(Clock::now() - (limit - left)), limit_(limit) {}
-  std::chrono::nanoseconds left() const { return limit_ - (Clock::now() - start_); }
+  std::chrono::nanoseconds left() const {
+    return std::max(limit_ - (Clock::now() - start_), std::chrono::nanoseconds::zero());
+  }
   std::chrono::nanoseconds limit() const { return limit_; }
   // The same one, or `most` from here on if that ends sooner.
   Deadline but_within(std::chrono::nanoseconds most) const {

@@ -77,8 +77,7 @@ int Group::size() const noexcept { return impl_->control.size(); }
 std::uint32_t Group::epoch() const noexcept { return impl_->control.epoch(); }
 View Group::view() const { return impl_->watcher->view(); }
 nanoseconds Group::timeout() const noexcept {
-  if (!impl_->is_within()) return impl_->options.timeout;
-  return std::max(deadline().left(), nanoseconds(0));
+  return impl_->is_within() ? deadline().left() : impl_->options.timeout;
 }
 Deadline Group::deadline() const noexcept {
   if (!impl_->is_within()) return impl_->options.timeout;
@@ -97,8 +96,7 @@ struct Group::Within::Call {
 Group::Within::Within(Group& group, const Deadline& deadline)
     : call_(new Call{group.shared_from_this(), {*group.turns(), "a call of several steps"}, 0, 0}) {
   const std::int64_t now = nanoseconds(Clock::now().time_since_epoch()).count();
-  const std::int64_t left =
-      std::clamp<std::int64_t>(deadline.left().count(), 0, Impl::kNever - 1 - now);
+  const std::int64_t left = std::min<std::int64_t>(deadline.left().count(), Impl::kNever - 1 - now);
   Impl& impl = *group.impl_;
   impl.within = pthread_self();
   call_->limit = impl.limit.exchange(deadline.limit().count(), std::memory_order_relaxed);

@@ -211,7 +211,7 @@ class MpiBootstrap final : public Bootstrap {
       const bool progressed = exchange.advance();
       std::vector<int> missing = exchange.missing();
       if (missing.empty()) return;
-      if (deadline.left() <= std::chrono::nanoseconds::zero()) {
+      if (deadline.left() == std::chrono::nanoseconds::zero()) {
         std::ostringstream what;
         what << describe_ranks(missing) << " did not come within "
              << std::chrono::duration<double>(deadline.limit()).count() << " s";

@@ -77,7 +77,7 @@ template <class Function>
 void Exchange::gather(nanoseconds limit, Function&& function) {
   dstorm::GatherOptions options;
   options.staleness = 0;
-  options.timeout = std::max(limit, nanoseconds(0));
+  options.timeout = limit;
   std::vector<int> missing = segment_.peers();
   segment_.gather(options, [&](std::span<const Update> updates) {
     for (const Update& update : updates) std::erase(missing, update.rank);

@@ -90,7 +90,7 @@ class ForkBootstrap final : public dstorm::Bootstrap {
     std::vector<dstorm::Bytes> all(static_cast<std::size_t>(size_));
     for (int r : members_) {
       while (at(r, round).round.load(std::memory_order_acquire) < round) {
-        if (deadline.left().count() <= 0) throw dstorm::TimeoutError("start-up", {r});
+        if (deadline.left().count() == 0) throw dstorm::TimeoutError("start-up", {r});
         std::this_thread::sleep_for(std::chrono::microseconds(200));
       }
       const Post& theirs = at(r, round);

@@ -49,8 +49,7 @@ void Link::send(std::span<const std::byte> message, std::uint32_t tag,
   const std::size_t room_bytes = segment_.options().slot_bytes;
   for (std::size_t begin = 0; begin == 0 || begin < message.size(); begin += room_bytes) {
     const auto part = message.subspan(begin, std::min(room_bytes, message.size() - begin));
-    if (!segment_.parts().state.wait([&] { return has_room(); },
-                                     std::max(deadline.left(), nanoseconds(0)), no_room)) {
+    if (!segment_.parts().state.wait([&] { return has_room(); }, deadline.left(), no_room)) {
       throw TimeoutError(no_room() + " came within " + format_seconds(most), {peer_});
     }
     const auto receivers = segment_.scatter([&](std::span<std::byte> room) {
@@ -137,8 +136,7 @@ bool Link::is_full() const {
 bool Link::take_in(nanoseconds limit) {
   const auto has_come = [&] { return segment_.clock_of(peer_) > taken_; };
   const auto is_gone = [&] { return !segment_.group().is_live(peer_); };
-  const bool is_news =
-      segment_.wait([&] { return has_come() || is_gone(); }, std::max(limit, nanoseconds(0)));
+  const bool is_news = segment_.wait([&] { return has_come() || is_gone(); }, limit);
   if (!is_news) return false;
   if (!has_come()) throw_dead();
   segment_.gather(GatherOptions{}, [&](std::span<const Update> updates) {
@@ -226,8 +224,7 @@ int Link::await(std::span<const std::uint32_t> tags, nanoseconds limit) {
       if (place != tags.end() && !message.is_dropped) return static_cast<int>(place - tags.begin());
     }
     if (is_full()) {
-      const nanoseconds left = std::max(deadline.left(), nanoseconds(0));
-      if (!segment_.wait([&] { return !is_full(); }, left)) return -1;
+      if (!segment_.wait([&] { return !is_full(); }, deadline.left())) return -1;
     } else if (!take_in(deadline.left())) {
       return -1;
     }

@@ -75,7 +75,7 @@ bool Mail::may_claim(Peer& to) {
   untaken(to.rank);  // forgets those that have been taken
   if (to.untaken.empty()) return true;
   const auto depth = static_cast<std::size_t>(segment_.options().depth);
-  return writer_.free_slots([this](int r) { return state_.is_live(r); }) > depth / 2;
+  return writer_.has_free([this](int r) { return state_.is_live(r); }, depth / 2 + 1);
 }
 
 void Mail::publish(int slot, std::size_t bytes, Peer& to) {

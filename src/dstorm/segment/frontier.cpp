@@ -48,7 +48,7 @@ std::uint64_t Frontier::reached() {
 
 void Frontier::wait_for(std::uint64_t iteration, nanoseconds timeout) {
   state_.begin_call(false);
-  const auto began = std::chrono::steady_clock::now();
+  const Deadline deadline(timeout);
   for (std::uint64_t next = is_static() ? iteration : reached() + 1;
        next <= iteration && reached() < iteration && has_live_peers(); ++next) {
     const std::vector<int> awaited = lacking(next);
@@ -61,8 +61,7 @@ void Frontier::wait_for(std::uint64_t iteration, nanoseconds timeout) {
       return "wait_for of " + state_.name() + ": " + describe_ranks(missing()) +
              " did not scatter iteration " + std::to_string(next);
     };
-    const nanoseconds left = timeout - (std::chrono::steady_clock::now() - began);
-    if (state_.wait([&] { return missing().empty(); }, std::max(left, nanoseconds(0)), text)) {
+    if (state_.wait([&] { return missing().empty(); }, deadline.left(), text)) {
       continue;
     }
     throw TimeoutError(text() + " within " + format_seconds(timeout), missing());

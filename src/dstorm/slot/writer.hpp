@@ -63,20 +63,13 @@ class SlotWriter {
     return box_.cursor(receiver).consumed.load(std::memory_order_acquire) >= iteration;
   }
 
-  // Whether there is a slot whose update every live receiver has consumed (S4 a, c).
+  // Whether there are `least` slots whose update every live receiver has consumed (S4 a, c).
   template <class Live>
-  bool has_free(Live&& live) const {
+  bool has_free(Live&& live, std::size_t least = 1) const {
     for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
-      if (is_free(slot, live)) return true;
+      if (is_free(slot, live) && --least == 0) return true;
     }
     return false;
-  }
-
-  template <class Live>
-  std::size_t free_slots(Live&& live) const {
-    std::size_t free = 0;
-    for (std::size_t slot = 0; slot < slots_.size(); ++slot) free += is_free(slot, live) ? 1 : 0;
-    return free;
   }
 
   // One of blockers(), or -1.

@@ -18,7 +18,6 @@ namespace vol::device {
 
 using dstorm::ConfigError;
 using dstorm::Update;
-using std::chrono::nanoseconds;
 
 namespace {
 
@@ -60,10 +59,9 @@ class FoundByAll final : public dstorm::Operand {
 
 }  // namespace
 
-void Allreduce::run(Stream stream, const Fold& fold, nanoseconds limit, bool last,
+void Allreduce::run(Stream stream, const Fold& fold, const dstorm::Deadline& deadline, bool last,
                     Gathered& gathered) {
-  const dstorm::Deadline deadline(limit);
-  const dstorm::Group::Within within(exchange_.segment().group(), limit);
+  const dstorm::Group::Within within(exchange_.segment().group(), deadline);
   if (!is_shareable(fold)) {
     throw ConfigError(std::string("allreduce takes AVG, SUM, MEDIAN and TRIMMED_MEAN, not ") +
                       fold.name() + "; use scatter and gather");
@@ -77,20 +75,19 @@ void Allreduce::run(Stream stream, const Fold& fold, nanoseconds limit, bool las
   }
   exchange_.await_device();
   exchange_.check_device();  // before the others wait for this rank
-  meet(limit);
-  const nanoseconds left = std::max(deadline.left(), nanoseconds(0));
+  meet(deadline);
   if (on_device_ != nullptr) {
-    run_on_device(stream, fold, left, last, gathered);
+    run_on_device(stream, fold, deadline, last, gathered);
   } else {
-    run_on_host(stream, fold, left, last, gathered);
+    run_on_host(stream, fold, deadline, last, gathered);
   }
 }
 
 // If ranks are late, this fails within the limit and names them; the next call begins here again.
-void Allreduce::meet(nanoseconds limit) {
+void Allreduce::meet(const dstorm::Deadline& deadline) {
   if (on_device_ != nullptr || on_host_ != nullptr) return;
   dstorm::Group& group = exchange_.segment().group();
-  if (!have_met_) group.exchange(options_.name, {}, limit);
+  if (!have_met_) group.exchange(options_.name, {}, deadline);
   have_met_ = true;
   if (group.is_one_host()) {
     auto made = std::make_shared<StreamExchange>(group.shared_from_this(), options_,
@@ -114,9 +111,8 @@ void Allreduce::meet(nanoseconds limit) {
 // A rank whose call has timed out has sent its values already. When it calls again, it goes on
 // with these values, whatever it has in the vector by now: no call is ever paired with another one
 // of the other ranks.
-void Allreduce::run_on_device(Stream stream, const Fold& fold, nanoseconds limit, bool last,
-                              Gathered& gathered) {
-  const dstorm::Deadline deadline(limit);
+void Allreduce::run_on_device(Stream stream, const Fold& fold, const dstorm::Deadline& deadline,
+                              bool last, Gathered& gathered) {
   const std::uint32_t format = operation_code(fold) | (last ? kLastCall : 0);
   const std::size_t present = total_count(elements_.pieces);  // see DeviceVector::move_to()
   const bool is_repeated = on_device_->segment().parts().state.is_in_round;
@@ -132,11 +128,11 @@ void Allreduce::run_on_device(Stream stream, const Fold& fold, nanoseconds limit
   }
   dstorm::GatherOptions options;
   options.staleness = 0;
-  options.timeout = limit;
+  options.timeout = deadline.left();
   bool differs = false;
   on_device_->gather(stream, options,
                      [&](std::span<const Update> updates, std::span<const Address> at) {
-                       const std::vector<int> ranks = found_by_all(updates, deadline.left());
+                       const std::vector<int> ranks = found_by_all(updates, deadline);
                        std::vector<Update> agreed;
                        std::vector<Address> agreed_at;
                        for (std::size_t i = 0; i < updates.size(); ++i) {
@@ -166,14 +162,15 @@ void Allreduce::run_on_device(Stream stream, const Fold& fold, nanoseconds limit
 
 // Returns the other ranks whose updates all ranks have found, sorted. In a call that is repeated
 // the ranks go by what this one had found before (A8 of dstorm/collective/allreduce.hpp).
-std::vector<int> Allreduce::found_by_all(std::span<const Update> updates, nanoseconds limit) {
+std::vector<int> Allreduce::found_by_all(std::span<const Update> updates,
+                                         const dstorm::Deadline& deadline) {
   const dstorm::Group& group = exchange_.segment().group();
   FoundByAll found(group.size());
   found.add(group.rank());
   for (const Update& update : updates) found.add(update.rank);
   // The gather holds these updates until the ranks agree.
   const dstorm::Turns::Inside inside(exchange_.segment().turns(), dstorm::Turns::Code::kOwn);
-  agreement_->run(found, {0, "a fold"}, std::max(limit, nanoseconds(0)));
+  agreement_->run(found, {0, "a fold"}, deadline.left());
   std::vector<int> ranks;
   for (int rank = 0; rank < group.size(); ++rank) {
     if (rank == group.rank() || !found.has(rank)) continue;
@@ -189,14 +186,13 @@ std::vector<int> Allreduce::found_by_all(std::span<const Update> updates, nanose
   return ranks;
 }
 
-void Allreduce::run_on_host(Stream stream, const Fold& fold, nanoseconds limit, bool last,
-                            Gathered& gathered) {
+void Allreduce::run_on_host(Stream stream, const Fold& fold, const dstorm::Deadline& deadline,
+                            bool last, Gathered& gathered) {
   const Gpu::Use use(*gpu_);
-  const dstorm::Deadline deadline(limit);
   const auto values = reinterpret_cast<Address>(on_host_->pieces()[0].data);
   copy_out(elements_.pieces, elements_.dtype, values, stream);
-  exchange_.await_stream(stream, limit);
-  gathered = on_host_->allreduce(fold, std::max(deadline.left(), nanoseconds(0)), last);
+  exchange_.await_stream(stream, deadline.left());
+  gathered = on_host_->allreduce(fold, deadline.left(), last);
   copy_in(elements_.pieces, elements_.dtype, values, stream);
   // The next call writes the memory that is read here. The others have ended this call, so only a
   // GPU that hangs may fail it.

@@ -33,7 +33,7 @@ class Allreduce {
         what_(std::move(what)) {}
 
   // See DeviceVector::allreduce. `gathered` is empty.
-  void run(Stream stream, const Fold& fold, std::chrono::nanoseconds limit, bool last,
+  void run(Stream stream, const Fold& fold, const dstorm::Deadline& deadline, bool last,
            Gathered& gathered);
 
   dstorm::Stats stats() const;  // bytes and waits
@@ -44,12 +44,12 @@ class Allreduce {
   void reset();
 
  private:
-  void meet(std::chrono::nanoseconds limit);
-  void run_on_device(Stream stream, const Fold& fold, std::chrono::nanoseconds limit, bool last,
+  void meet(const dstorm::Deadline& deadline);
+  void run_on_device(Stream stream, const Fold& fold, const dstorm::Deadline& deadline, bool last,
                      Gathered& gathered);
   std::vector<int> found_by_all(std::span<const dstorm::Update> updates,
-                                std::chrono::nanoseconds limit);
-  void run_on_host(Stream stream, const Fold& fold, std::chrono::nanoseconds limit, bool last,
+                                const dstorm::Deadline& deadline);
+  void run_on_host(Stream stream, const Fold& fold, const dstorm::Deadline& deadline, bool last,
                    Gathered& gathered);
 
   StreamExchange& exchange_;

@@ -259,7 +259,8 @@ const Gathered& DeviceVector::allreduce(Stream stream, const Fold& fold,
   Parts& parts = *parts_;
   const Turn turn(segment().turns(), "allreduce", segment().options().name);
   Gathered& gathered = parts.begin_result();
-  parts.reduction.run(stream, fold, timeout.value_or(segment().group().timeout()), last, gathered);
+  const dstorm::Deadline deadline = timeout ? *timeout : segment().group().deadline();
+  parts.reduction.run(stream, fold, deadline, last, gathered);
   return gathered;
 }
 

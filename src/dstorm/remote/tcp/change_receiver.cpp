@@ -56,15 +56,13 @@ std::optional<ChangeReceiver::Payload> ChangeReceiver::begin_update(const remote
       arriving.attachment = attachment;
       arriving.slot = copy->writer.begun(arriving.header.iteration);
       arriving.is_begun = arriving.slot >= 0;
-      if (!arriving.is_begun && !is_for_left(arriving.to)) {
-        arriving.slot = claim(copy->writer, memory);
-      }
+      const bool is_due = !arriving.is_begun && !is_for_left(arriving.to);
+      if (is_due) arriving.slot = claim(copy->writer, memory);
       // QUEUE: the sender has evicted a rank that holds a slot, and the ranks of this host are
       // about to read that in its record. LATEST: the update has been overwritten before it could
       // be folded, as when a sender on this host finds no slot; its receivers see that by the
       // ordinals.
-      if (arriving.slot < 0 && memory.shape().policy == Policy::kQueue &&
-          !is_for_left(arriving.to)) {
+      if (is_due && arriving.slot < 0 && memory.shape().policy == Policy::kQueue) {
         return std::nullopt;
       }
       if (arriving.slot >= 0 && !arriving.is_begun) {
