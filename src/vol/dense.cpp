@@ -246,11 +246,11 @@ const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanosecon
   gathered.staleness.clear();
   gathered.rejected.clear();
   gathered.clipped.clear();
-  const nanoseconds limit = timeout.value_or(segment().group().timeout());
+  const dstorm::Deadline deadline = timeout ? *timeout : segment().group().deadline();
   dstorm::Recorder* const recorder = segment().parts().state.recorder();
   const dstorm::Recorder::Time began = recorder != nullptr ? dstorm::Recorder::now() : 0;
   const std::uint64_t sent = recorder != nullptr ? parts_->allreduce.stats().bytes_out : 0;
-  for (int r : parts_->allreduce.run(fold, limit, last, call)) {
+  for (int r : parts_->allreduce.run(fold, deadline, last, call)) {
     if (r == segment().group().rank()) continue;
     gathered.ranks.push_back(r);
     gathered.staleness.push_back(0);

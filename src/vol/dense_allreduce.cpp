@@ -9,7 +9,6 @@ namespace vol {
 namespace {
 
 using dstorm::ConfigError;
-using std::chrono::nanoseconds;
 
 constexpr std::uint32_t kLast = 1U << 31;
 
@@ -81,9 +80,8 @@ void DenseAllreduce::reset_messages() {
   have_met_ = false;
 }
 
-const std::vector<int>& DenseAllreduce::run(const Fold& fold, nanoseconds limit, bool last,
-                                            std::uint32_t call) {
-  const dstorm::Deadline deadline(limit);
+const std::vector<int>& DenseAllreduce::run(const Fold& fold, const dstorm::Deadline& deadline,
+                                            bool last, std::uint32_t call) {
   if (!is_shareable(fold)) {
     throw ConfigError(std::string("allreduce takes AVG, SUM, MEDIAN and TRIMMED_MEAN, not ") +
                       fold.name() + "; use scatter and gather");
@@ -102,7 +100,7 @@ const std::vector<int>& DenseAllreduce::run(const Fold& fold, nanoseconds limit,
       return run_by_messages(fold, operation, deadline);
     }
     if (run_shared(fold, operation, deadline)) break;
-    throw_if_failed(operation, limit);
+    throw_if_failed(operation, deadline);
   }
   copy_result_in();
   count_shared();
@@ -179,13 +177,14 @@ void DenseAllreduce::find_inputs() {
 
 // To be called after a round was aborted. Returns if the round can be tried again without the ranks
 // that died in it or were evicted; otherwise throws the error of the call.
-void DenseAllreduce::throw_if_failed(const dstorm::Operation& operation, nanoseconds limit) const {
+void DenseAllreduce::throw_if_failed(const dstorm::Operation& operation,
+                                     const dstorm::Deadline& deadline) const {
   const dstorm::Group& group = segment_.group();
   group.check_open();
   // First, because the rank that disagrees may be dead by now.
   if (shared_.disagreed()) throw ConfigError(dstorm::disagreement(what(), operation));
   if (!shared_.dead().empty() || group.has_left_out()) return;
-  throw dstorm::lateness(what(), shared_.late(), shared_.gave_up(), limit);
+  throw dstorm::lateness(what(), shared_.late(), shared_.gave_up(), deadline.limit());
 }
 
 // Begins with the part that this rank has just folded itself, because it is still in the caches.

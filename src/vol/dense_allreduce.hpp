@@ -1,7 +1,6 @@
 // The allreduce of a dense vector: in shared memory on one host, by messages between hosts.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -27,7 +26,7 @@ class DenseAllreduce {
 
   // See DenseVector::allreduce. Returns the ranks whose vectors have been folded, sorted, including
   // this rank; valid until the next call.
-  const std::vector<int>& run(const Fold& fold, std::chrono::nanoseconds limit, bool last,
+  const std::vector<int>& run(const Fold& fold, const dstorm::Deadline& deadline, bool last,
                               std::uint32_t call);
 
   dstorm::Stats stats() const;  // bytes and waits
@@ -48,7 +47,7 @@ class DenseAllreduce {
                   const dstorm::Deadline& deadline);
   bool meet_and_fold(const Fold& fold, std::uint32_t operation, std::uint64_t place,
                      const dstorm::Deadline& deadline);
-  void throw_if_failed(const dstorm::Operation& operation, std::chrono::nanoseconds limit) const;
+  void throw_if_failed(const dstorm::Operation& operation, const dstorm::Deadline& deadline) const;
   void reset_messages();
   const std::vector<int>& take_missed(std::uint32_t operation);
   void find_inputs();

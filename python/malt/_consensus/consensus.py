@@ -106,7 +106,8 @@ class Consensus:
                 "malt.optimize.Consensus on a rejoining rank: the others have left this rank's "
                 "function out of the sum, and go on without it"
             )
-        with job.turns.hold("making a malt.optimize.Consensus"):
+        call = "making a malt.optimize.Consensus"
+        with job.turns.hold(call), job.within(job.deadline()):
             array, options, rows = arguments.agree(
                 x,
                 ids,

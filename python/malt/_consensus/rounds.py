@@ -74,7 +74,7 @@ class Rounds(abc.ABC):
 
     def begin(self) -> None:
         """Set z to the mean of x. Collective."""
-        self._add_up(self._local.take_x, jobs.current().settings.timeout)
+        self._add_up(self._local.take_x, None)
         self._before = None
         self.ranks = self._layout.ranks(self._sum)
         self._local.begin(self._sum)
@@ -90,12 +90,12 @@ class Rounds(abc.ABC):
     def is_closed(self) -> bool:
         return self._summed.is_closed
 
-    def _add_up(self, take_x: Callable[[], bool], limit: float) -> None:
+    def _add_up(self, take_x: Callable[[], bool], limit: float | None) -> None:
         """Add the payloads of all ranks up in _sum. Collective.
 
         Args:
             take_x: called before this rank's payload is written; whether its x is finite.
-            limit: seconds to wait for other ranks.
+            limit: seconds to wait for other ranks; None: those of the call in progress.
         """
         if self._may_begin_sum():
             if take_x():

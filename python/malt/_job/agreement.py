@@ -87,8 +87,8 @@ class Together:
             )
         self.call = call
         self.timeout = seconds(timeout)
-        self._limit = jobs.current().settings.timeout if self.timeout is None else self.timeout
-        self._left = self._limit
+        limit = jobs.current().deadline() if self.timeout is None else Deadline(self.timeout)
+        self._limit, self._left = limit.limit, limit.left
         self._wait: Deadline | None = None  # the present one's
         self._last_group: Group | None = None
         self._repeats: bool | None = False  # None: its first step will tell

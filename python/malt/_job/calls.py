@@ -43,12 +43,11 @@ def make(
     each wait has that limit, since the group may change meanwhile.
     """
     job = jobs.current()
-    deadline = Deadline(job.settings.timeout) if deadline is None else deadline
     with job.turns.hold("making a vector"):
         generations = job.generations
         try:
             if generations is None:
-                with job.group.within(deadline):
+                with job.within(job.deadline() if deadline is None else deadline):
                     made = build(job.group, False)
             else:
 

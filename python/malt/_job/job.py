@@ -6,12 +6,13 @@ import atexit
 import contextlib
 import logging
 import os
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from malt._arguments import function, variable
-from malt._core_import import Group, Turns
+from malt._core_import import Deadline, Group, Turns
 from malt._errors import ConfigError
 from malt._job import faults, parting, rank_mark
 from malt._job.settings import Settings
@@ -79,6 +80,7 @@ class Job:
         self.on_change: list[OnChange] = []
         self.make_further = make_further
         self.companions: weakref.WeakSet[Companion] = weakref.WeakSet()  # they leave with the job
+        self._within: tuple[int, Deadline] | None = None  # of a call of several, and its thread
 
     @property
     def group(self) -> Group:
@@ -100,6 +102,28 @@ class Job:
     def restarts(self) -> list[int]:
         """By rank: 0, or how often a rank that has rejoined has been started again."""
         return [0] * self.size if self.generations is None else self.generations.restarts
+
+    def deadline(self) -> Deadline:
+        """Return the time limit of a call that is given none."""
+        if self._within is not None and self._within[0] == threading.get_ident():
+            return self._within[1]
+        return Deadline(self.settings.timeout)
+
+    @contextlib.contextmanager
+    def within(self, deadline: Deadline) -> Iterator[None]:
+        """Have this thread's calls in the block share a limit, unless they are given their own.
+
+        If ranks rejoin, each has its own limit, since the group may change meanwhile.
+        """
+        if self.generations is not None:
+            yield
+            return
+        before, self._within = self._within, (threading.get_ident(), deadline)
+        try:
+            with self.group.within(deadline):
+                yield
+        finally:
+            self._within = before
 
     def follow(self, follower: Follower) -> None:
         """Tell `follower` of each later change of the group, for as long as it exists."""

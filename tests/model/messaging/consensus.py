@@ -28,13 +28,12 @@ from malt._consensus.local import Local
 from malt._errors import PeerError, TimeoutError  # noqa: A004
 from messaging.network import Network
 from messaging.threads import Interrupts, Time
-from messaging.vectors import Studio, Vector
+from messaging.vectors import LIMIT, Studio, Vector
 
 SILENCE = 1.0
 _LATEST_END = 5000.0
 _MOST_ROUNDS = 2000
-_LIMIT = 60.0  # of a call; no fault takes longer
-_SHORT_ONES = 3  # time limits of a round before one of _LIMIT
+_SHORT_ONES = 3  # time limits of a round before one of LIMIT
 _NEAR = 0.02  # of the minimum
 
 
@@ -72,7 +71,7 @@ class ConsensusJob:
         self._minima = [np.array([draw.uniform(-1, 1) for _ in range(3)]) for _ in range(self.size)]
         self._armed = draw.choice((0, 1, 2, 4))
         self._rate = draw.choice((0.002, 0.01, 0.03))
-        self._short = draw.choice((0.01, 0.1, _LIMIT))
+        self._short = draw.choice((0.01, 0.1, LIMIT))
         self._pace = draw.choice((0.0, 0.01, 0.05))
         self.ranks: list[_Rank] = []
         self.right = 0  # ranks that have converged
@@ -88,7 +87,7 @@ class ConsensusJob:
             self.studio = Studio(self.network, self.interrupts)
             for rank, process in processes.items():
                 group = SimpleNamespace(alive=lambda rank=rank: sorted(self.network.live[rank]))
-                settings = SimpleNamespace(timeout=_LIMIT)
+                settings = SimpleNamespace(timeout=LIMIT)
                 job = SimpleNamespace(rank=rank, size=self.size, group=group, settings=settings)
                 me = _Rank(rank, process, job)
                 self.ranks.append(me)
@@ -179,7 +178,7 @@ class ConsensusJob:
         while me.rounds.count == before:
             attempts += 1
             try:
-                me.rounds.exchange(self._short if attempts <= _SHORT_ONES else _LIMIT)
+                me.rounds.exchange(self._short if attempts <= _SHORT_ONES else LIMIT)
             except TimeoutError as error:
                 self.errors += 1
                 if me.rank in error.ranks:

@@ -221,6 +221,8 @@ class PoolJob:
             size=self.size,
             group=group,
             settings=SimpleNamespace(timeout=self.timeout),
+            deadline=partial(Deadline, self.world, self.timeout),
+            within=contextlib.nullcontext,
             make_further=lambda *_: self._form_program,
         )
         names = naming.Names("messaging.pools")

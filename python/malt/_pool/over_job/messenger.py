@@ -54,7 +54,8 @@ class Messenger:
 
     def __init__(self, job: Job) -> None:
         self.rank = job.rank
-        self._mail = Mail(job.group, "malt.Pool", SLOT_BYTES, _DEPTH)
+        with job.within(job.deadline()):
+            self._mail = Mail(job.group, "malt.Pool", SLOT_BYTES, _DEPTH)
         self._begun: dict[int, _Begun] = {}  # by sender
         self._arrived: deque[Message] = deque()
 
