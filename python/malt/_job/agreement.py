@@ -87,7 +87,7 @@ class Together:
             )
         self.call = call
         self.timeout = seconds(timeout)
-        limit = jobs.current().deadline() if self.timeout is None else Deadline(self.timeout)
+        limit = jobs.current().deadline(self.timeout)
         self._limit, self._left = limit.limit, limit.left
         self._wait: Deadline | None = None  # the present one's
         self._last_group: Group | None = None

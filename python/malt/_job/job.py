@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from malt._arguments import function, variable
+from malt._arguments import function, seconds, variable
 from malt._core_import import Deadline, Group, Turns
 from malt._errors import ConfigError
 from malt._job import faults, parting, rank_mark
@@ -103,8 +103,10 @@ class Job:
         """By rank: 0, or how often a rank that has rejoined has been started again."""
         return [0] * self.size if self.generations is None else self.generations.restarts
 
-    def deadline(self) -> Deadline:
-        """Return the time limit of a call that is given none."""
+    def deadline(self, limit: float | None = None) -> Deadline:
+        """Begin the time limit of a call that is given so many seconds; None: it is given none."""
+        if (given := seconds(limit)) is not None:
+            return Deadline(given)
         if self._within is not None and self._within[0] == threading.get_ident():
             return self._within[1]
         return Deadline(self.settings.timeout)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy.typing as npt
 
 from malt._alike import check_alike
-from malt._arguments import seconds, text, whole
-from malt._core_import import Deadline, Stats
+from malt._arguments import text, whole
 from malt._core_import import Held as Turn
+from malt._core_import import Stats
 from malt._errors import ConfigError, SupersededError
 from malt._job import calls
 from malt._job import job as jobs
@@ -60,7 +60,7 @@ class Shared:
         if name is not None:
             text("name", name)
         job = jobs.current()
-        deadline = _deadline(None)
+        deadline = jobs.current().deadline()
         self.array = data
         with job.turns.hold("making a malt.ps.Shared"):
             name = f"shared-{job.vectors + 1}" if name is None else name
@@ -100,7 +100,7 @@ class Shared:
                 no later changes.
         """
         bound = None if staleness is None else whole("staleness", staleness, 0)
-        deadline, replica = _deadline(timeout), self._replica
+        deadline, replica = jobs.current().deadline(timeout), self._replica
         with self._turn("exchange"):
             self._check_drained()
             before = replica.added
@@ -158,7 +158,7 @@ class Shared:
             TimeoutError: the ranks that the error names did not come. Call drain() again: it goes
                 on with this drain. Changes that are made meanwhile stay, for the call after it.
         """
-        deadline = _deadline(timeout)
+        deadline = jobs.current().deadline(timeout)
         with self._turn("drain"):
             self._in_group(lambda: self._replica.drain(deadline))
         drained, self._replica.is_drained = self._replica.drained, False
@@ -227,12 +227,6 @@ class Shared:
                 return step()
             except SupersededError:
                 jobs.regroup()
-
-
-def _deadline(timeout: float | None) -> Deadline:
-    """Begin the time limit of a call."""
-    limit = seconds(timeout)
-    return Deadline(jobs.current().settings.timeout if limit is None else limit)
 
 
 def _compare(name: str, array: npt.NDArray[Any]) -> None:

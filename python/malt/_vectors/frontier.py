@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
+from malt._core_import import Deadline
 from malt._errors import ConfigError
 from malt._job import job as jobs
 from malt._vector_types import AnyVector
@@ -42,10 +42,9 @@ class Frontier:
             ConfigError: `iteration` is below 0.
             TimeoutError: the ranks that the error names did not scatter it.
         """
-        limit = jobs.current().settings.timeout if timeout is None else timeout
-        deadline = time.monotonic() + limit
+        deadline = jobs.current().deadline() if timeout is None else Deadline(timeout)
         for vector in self._vectors:
-            vector.wait_for(iteration, timeout=max(deadline - time.monotonic(), 0))
+            vector.wait_for(iteration, timeout=deadline.left)
 
     def on_frontier(self, iteration: int, function: Callable[[int], object]) -> None:
         """Have function(iteration) called once, when frontier() has reached `iteration`.

@@ -26,7 +26,6 @@ import numpy as np
 import numpy.typing as npt
 
 from malt._alike import check_alike
-from malt._arguments import function, whole
 from malt._core_import import SUM, Update, Vector
 from malt._errors import ConfigError, Error, PeerError, TimeoutError, describe_ranks  # noqa: A004
 from malt._job import job as jobs
@@ -34,13 +33,13 @@ from malt._job import joining
 from malt._job.agreement import Report, Together, resumed
 from malt._mistakes import missed
 from malt._vectors.vectors import vector
+from malt.optimize import _schedule_arguments as arguments
 from malt.optimize._independent import independent
+from malt.optimize._schedule_arguments import Array, Options
 
 __all__ = ["Program", "Result", "independent", "run"]
 
-Array = npt.NDArray[Any]
 _CALL = "malt.optimize.schedule.run()"
-_DTYPES = ("float32", "float64", "int32", "int64")
 # The last value of an update: 0 of a round, or why its sender begins no further one.
 _ENDS, _ENDED = 1, 2  # it meets the others in the agreement at the end, or has raised its error
 
@@ -122,11 +121,11 @@ def run(
             or a broadcast of one rank's), and run the rest on the ranks that are left.
     """
     if joining.company() is None:
-        return _Running(program, _checked(program, length, rounds, staleness, dtype)).run()
+        return _Running(program, arguments.check(program, length, rounds, staleness, dtype)).run()
     together = Together(_CALL, None)
 
-    def check() -> tuple[_Options, Report]:
-        options = _checked(program, length, rounds, staleness, dtype)
+    def check() -> tuple[Options, Report]:
+        options = arguments.check(program, length, rounds, staleness, dtype)
         return options, options._replace(dtype=str(options.dtype))._asdict()
 
     options, told = together.step("the arguments", check)
@@ -136,77 +135,6 @@ def run(
         return running.run()
     finally:
         running.close()
-
-
-class _Options(NamedTuple):
-    """The arguments of run(), of which all ranks have the same."""
-
-    length: int
-    rounds: int | None
-    staleness: int
-    dtype: Any
-
-
-def _checked(program: Any, length: Any, rounds: Any, staleness: Any, dtype: Any) -> _Options:
-    """Return the arguments.
-
-    Raises:
-        ConfigError: one is out of range.
-    """
-    for call in ("schedule", "push", "pull"):
-        function(f"the program's {call}()", getattr(program, call, None))
-    try:
-        kind = np.dtype(dtype)
-    except TypeError:
-        kind = None
-    if kind is None or kind not in [np.dtype(name) for name in _DTYPES]:
-        shown = repr(dtype) if kind is None else kind
-        raise ConfigError(f"dtype is {shown}; it must be one of {', '.join(_DTYPES)}")
-    return _Options(
-        whole("length", length, 1),
-        None if rounds is None else whole("rounds", rounds, 0),
-        whole("staleness", staleness, 0),
-        kind,
-    )
-
-
-def _filled(values: npt.ArrayLike | None, length: int, dtype: np.dtype[Any]) -> Array:
-    """Return `length` values, of which the first are those given."""
-    if values is None:
-        raise ConfigError(
-            "push() returned None: it must return its update; an empty list if there is none"
-        )
-    given = np.asarray(values).ravel()
-    if len(given) > length:
-        raise ConfigError(
-            f"push() returned {len(given)} values; length={length} is the most: give run() more"
-        )
-    if len(given) > 0 and not np.can_cast(given.dtype, dtype, "same_kind"):
-        raise ConfigError(
-            f"push() returned values of dtype {given.dtype}, and run() has dtype={dtype}: return "
-            "numbers of that kind, or give run() another dtype"
-        )
-    filled = np.zeros(length, dtype)
-    held = filled[: len(given)]
-    with np.errstate(over="ignore"):
-        held[:] = given
-    fits = held == given if dtype.kind == "i" else np.isfinite(held) | ~np.isfinite(given)
-    if not fits.all():
-        raise ConfigError(
-            f"push() returned {given[np.argmin(fits)]}, which {dtype} does not hold: give run() "
-            "another dtype"
-        )
-    return filled
-
-
-def _parts(program: Program, ranks: int) -> Sequence[Any] | None:
-    parts = program.schedule(ranks)
-    if parts is not None and len(parts) != ranks:
-        raise ConfigError(
-            f"schedule() returned {len(parts)} parts for {ranks} ranks: return one for each (an "
-            "empty one for a rank that has nothing to do)"
-        )
-    return parts
 
 
 def _raise_together(failure: Exception | None) -> None:
@@ -239,7 +167,7 @@ class _Agreed(NamedTuple):
 class _Running:
     """A program that this process runs, alone. The same rounds are in flight as in a job."""
 
-    def __init__(self, program: Program, options: _Options, rank: int = 0) -> None:
+    def __init__(self, program: Program, options: Options, rank: int = 0) -> None:
         self._program, self._options, self._rank = program, options, rank
         self._flight: deque[_Begun] = deque()
         self._begun = self._pulled = 0  # rounds
@@ -256,12 +184,14 @@ class _Running:
         while True:
             if not has_ended:
                 with self._in_program():
-                    parts = None if self._begun == rounds else _parts(self._program, len(ranks))
+                    has_ended = self._begun == rounds
+                    draw = self._program.schedule
+                    parts = None if has_ended else arguments.parts(draw, len(ranks))
                 has_ended = parts is None
             if parts is not None:
                 with self._in_program():
                     values = self._program.push(parts[ranks.index(self._rank)])
-                    own = _filled(values, length, dtype)
+                    own = arguments.filled(values, length, dtype)
                 self._send(own, 0)
                 self._flight.append(_Begun(parts, own))
                 self._begun += 1
@@ -311,7 +241,7 @@ class _RunningInJob(_Running):
     gather waits for this very round of all others.
     """
 
-    def __init__(self, program: Program, options: _Options, callers: Collection[int]) -> None:
+    def __init__(self, program: Program, options: Options, callers: Collection[int]) -> None:
         """`callers`: the ranks that have made the call."""
         job = jobs.current()
         super().__init__(program, options, job.rank)

@@ -15,6 +15,7 @@ from malt._errors import ConfigError
 from malt.ps._rules import Assign, Rule
 
 Keys: TypeAlias = "npt.NDArray[np.int64] | Sequence[int] | range | None"
+Values: TypeAlias = npt.NDArray[Any]
 
 _CODECS = [repr(codec) for codec in (FLOAT16, BFLOAT16, INT8)]
 

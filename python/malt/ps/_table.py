@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from malt._partition import Partition
 from malt.ps import _joining
 from malt.ps._arguments import (
     Keys,
+    Values,
     check_codec,
     check_memory,
     check_out,
@@ -39,8 +40,6 @@ from malt.ps._rules import Add, Rule, UpdateFunction, states_of
 from malt.ps._saving import TableRows
 from malt.ps._seat import Seat
 from malt.ps._stats import TableStats
-
-Values: TypeAlias = npt.NDArray[Any]
 
 Result = TypeVar("Result")
 
@@ -121,7 +120,7 @@ class Table(Spread):
         job = jobs.current()
         job.makes_due()  # a rank that joins enters the job's group
         self.name = name if name is not None else f"table {job.tables + 1}"
-        deadline = _deadline(timeout)
+        deadline = job.deadline(timeout)
         with _joining.refused_by_all(job, f"malt.ps.Table {self.name!r}", deadline):
             text("name", self.name)
             self.rows = whole("rows", rows, 1, _MOST_ROWS)
@@ -225,7 +224,7 @@ class Table(Spread):
             TimeoutError: the servers that the error names did not answer earlier pushes; nothing
                 was sent.
         """
-        return self._push(keys, gradients, _deadline(timeout))
+        return self._push(keys, gradients, jobs.current().deadline(timeout))
 
     def _push(self, keys: Keys, gradients: npt.ArrayLike, deadline: core.Deadline) -> int:
         array, first, count = keys_of(self.name, keys, self.rows)
@@ -256,7 +255,7 @@ class Table(Spread):
             PeerError: rows are lost, or this rank has been evicted.
             TimeoutError: servers did not answer, or ranks are too far behind in clock().
         """
-        return self._pull(keys, out, _deadline(timeout))
+        return self._pull(keys, out, jobs.current().deadline(timeout))
 
     def _pull(self, keys: Keys, out: Values | None, deadline: core.Deadline) -> Values:
         array, first, count = keys_of(self.name, keys, self.rows)
@@ -282,7 +281,7 @@ class Table(Spread):
         If the pull times out or is interrupted, the push is made all the same: go on with pull(),
         since another push_pull() would count the gradients twice.
         """
-        deadline = _deadline(timeout)
+        deadline = jobs.current().deadline(timeout)
         self._push(keys, gradients, deadline)
         return self._pull(keys, None, deadline)
 
@@ -302,7 +301,7 @@ class Table(Spread):
             malt.Error: the update function raised; the text has its traceback.
         """
         number = None if push is None else whole("push", push, 0, _MOST_PUSHES)
-        deadline = _deadline(timeout)
+        deadline = jobs.current().deadline(timeout)
         self._call("wait", lambda table: table.wait(number, deadline))
 
     def clock(self, *, timeout: float | None = None) -> int:
@@ -319,7 +318,7 @@ class Table(Spread):
             TimeoutError: the ranks that the error names did not answer, or are behind. The
                 iteration has not ended.
         """
-        deadline = _deadline(timeout)
+        deadline = jobs.current().deadline(timeout)
         self._call("clock", lambda table: table.advance(deadline), is_clock=True)
         return self.iteration
 
@@ -354,7 +353,8 @@ class Table(Spread):
         """
         if (seat := self._seat) is None or not seat.is_open:
             return
-        is_fixed, deadline = jobs.current().generations is None, _deadline(timeout)
+        job = jobs.current()
+        is_fixed, deadline = job.generations is None, job.deadline(timeout)
         try:
             if is_fixed:
                 seat.core.finish(deadline)
@@ -402,7 +402,7 @@ class Table(Spread):
             "dtype": str(self.dtype),
             "update": type(self._rule).__name__ if isinstance(self._rule, Rule) else "a function",
         }
-        limit = jobs.current().settings.timeout if limit is None else limit
+        limit = jobs.current().deadline(limit).limit
         return TableRows(
             self._open(),
             facts,
@@ -451,9 +451,3 @@ class Table(Spread):
             if named := _joining.of_ranks(error, call, job):
                 raise named from error
             raise
-
-
-def _deadline(timeout: float | None) -> core.Deadline:
-    """Begin the time limit of a call."""
-    limit = seconds(timeout)
-    return core.Deadline(jobs.current().settings.timeout if limit is None else limit)

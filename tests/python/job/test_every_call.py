@@ -552,9 +552,9 @@ malt.jobs.Bootstrap* malt.jobs.Rendezvous*
 malt.alive malt.epoch malt.jobs.leaving malt.jobs.on_change malt.rank malt.report malt.jobs.restarts
 malt.size malt.types.Codec malt.types.Fold malt.types.Gathered malt.Graph* malt.RANDOM
 malt.types.Route malt.types.Stats malt.TOP_K malt.TRIMMED_MEAN malt.types.Update malt.*Error
-malt.jobs.Job malt.jobs.Job.follow malt.jobs.Job.makes_due malt.Vector malt.Vector.await_update
-malt.Vector.clock_of
-malt.Vector.regroup malt.Vector.show malt.Sparse malt.Sparse.clear malt.Sparse.clock_of
+malt.jobs.Job malt.jobs.Job.deadline malt.jobs.Job.follow malt.jobs.Job.makes_due
+malt.jobs.Job.within malt.Vector malt.Vector.await_update malt.Vector.clock_of malt.Vector.regroup
+malt.Vector.show malt.Sparse malt.Sparse.clear malt.Sparse.clock_of
 malt.Sparse.regroup malt.Sparse.set malt.Sparse.uses malt.types.Frontier malt.*.frontier
 malt.*.on_frontier malt.*.stats malt.Vector.close malt.Sparse.close malt.optimize.Consensus.close
 malt.messages.Edge.close malt.messages.Edge.leave malt.ps.Shared.close malt.ps.Shared.poll

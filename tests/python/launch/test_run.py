@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from launches import MALT_RUN, Script, assert_gone, noted, run
 
-from malt._commands.run import command_line, split
+from malt._commands.run import command_line
+from malt._commands.run_options import split
 from malt._errors import ConfigError
 
 # What the ranks are given

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from malt._commands import run
+from malt._commands import run_options
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate")
 jsonschema = pytest.importorskip("jsonschema")
@@ -81,8 +81,8 @@ def test_both_start_the_same_pods_with_one_number_of_nodes() -> None:
         pods.append(pod)
         (container,) = pod["containers"]
         command, *arguments = container["args"]
-        options, program = run.split(arguments)
-        parsed = run._parser().parse_args(options)
+        options, program = run_options.split(arguments)
+        parsed = run_options.parse(options)
         assert command == "run"
         assert program == ["/app/train.py"]
         assert parsed.rendezvous == "auto"

@@ -149,7 +149,7 @@ def test_a_rank_joins_no_group_without_a_rank_that_its_own_has_not_evicted() -> 
             raise NewerError
         return True
 
-    def make_group(members: list[int], _: Any) -> Any:
+    def make_group(members: list[int], *_: Any) -> Any:
         assert 2 not in alive
         made.append(members)
         return SimpleNamespace()
