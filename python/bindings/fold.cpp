@@ -10,6 +10,7 @@ void bind_fold(py::module_& module) {
       "A built-in fold. Of integers AVG, MEDIAN and TRIMMED_MEAN are exact, rounded toward "
       "zero. SUM wraps around, as NumPy's sums do, since its bits then do not depend on the "
       "order of the ranks; take a wider dtype, or floats, where that can happen.")
+      .def_property_readonly("fraction", &Fold::fraction, "Of TRIMMED_MEAN; 0 of the others.")
       .def("__repr__", &Fold::name);
   module.attr("AVG") = Fold::avg();
   module.attr("SUM") = Fold::sum();

@@ -303,6 +303,11 @@ class Fold:
     """
     def __repr__(self) -> str:
         ...
+    @property
+    def fraction(self) -> float:
+        """
+        Of TRIMMED_MEAN; 0 of the others.
+        """
 class Codec:
     """
     How a vector of floats goes over the wire in fewer bytes.

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from malt._alike import check_alike
 from malt._arguments import seconds, unmasked, whole
-from malt._core_import import AVG, SUM, Fold
+from malt._core_import import AVG, MEDIAN, SUM, Fold
 from malt._errors import ConfigError, DamagedError, Error, PeerError, describe_ranks
 from malt._job import job as jobs
 from malt._job.agreement import Report, Together
@@ -102,13 +102,14 @@ def allreduce(
     Args:
         value: a number, or an array of numbers (of the same shape and dtype on all ranks), of at
             most 1 MiB. Lists and CPU tensors become NumPy arrays. A truth value counts as 0 or 1.
-        fold: malt.AVG, malt.SUM, or a function that takes the list of values, ordered by rank, such
-            as max.
+        fold: malt.AVG, SUM, MEDIAN, TRIMMED_MEAN(f), or a function that takes the list of values,
+            ordered by rank, such as max.
         timeout: the most seconds to wait for other ranks; that of malt.init() if None.
 
     Returns:
         The same value on every rank: of single numbers, also NumPy's, a Python number, else a NumPy
-        array. The mean of floats has their dtype, that of integers and truth values is a float64.
+        array. A mean of floats has their dtype, that of integers and truth values is a float64; so
+        has a median, which of an even number of values is the mean of the two in the middle.
         A sum has the dtype of numpy.sum: of integers of fewer than 64 bits and of truth values
         int64 or uint64; but of float16 it is a float32.
 
@@ -139,9 +140,12 @@ def allreduce(
             raise
         sent.is_folded = False
         return result
+    cut = (len(given) - 1) // 2 if fold is MEDIAN else int(fold.fraction * len(given))
+    kind = SUM if fold is SUM else AVG
     if isinstance(given[0], np.ndarray) and given[0].ndim:
-        return _fold_arrays(given, fold)
-    return _fold_numbers([each.item() if hasattr(each, "item") else each for each in given], fold)
+        return _fold_arrays(_without_ends(given, cut), kind)
+    numbers = [each.item() if hasattr(each, "item") else each for each in given]
+    return _fold_numbers(_without_ends(numbers, cut), kind)
 
 
 @_goes_on("malt.broadcast")
@@ -235,12 +239,14 @@ def _name_of(fold: Any) -> str:
     Raises:
         ConfigError: it is no fold that malt.allreduce() takes.
     """
-    if fold is AVG or fold is SUM:
+    if fold is AVG or fold is SUM or fold is MEDIAN:
         return f"malt.{fold!r}"
+    if isinstance(fold, Fold) and repr(fold) == "TRIMMED_MEAN":
+        return f"malt.TRIMMED_MEAN({fold.fraction})"
     if isinstance(fold, Fold) or not callable(fold):
         raise ConfigError(
-            f"fold is {fold!r}; malt.allreduce takes malt.AVG, malt.SUM, or a function of the list "
-            "of values, such as max"
+            f"fold is {fold!r}; malt.allreduce takes malt.AVG, malt.SUM, malt.MEDIAN, "
+            "malt.TRIMMED_MEAN(f), or a function of the list of values, such as max"
         )
     return str(getattr(fold, "__qualname__", "a function"))
 
@@ -299,6 +305,17 @@ def _kind(value: Any) -> str:
     if isinstance(value, np.ndarray) and value.ndim:
         return f"an array of {value.dtype} {list(value.shape)}"
     return "a number"
+
+
+def _without_ends(given: list[Any], cut: int) -> list[Any]:
+    """Return what is left of each element's values without the `cut` lowest and highest."""
+    if cut == 0:
+        return given
+    is_array = isinstance(given[0], np.ndarray)
+    if any(np.iscomplexobj(each) for each in given):
+        raise ConfigError(f"{_CALL}: complex values have no order: take malt.AVG or malt.SUM")
+    ordered = np.sort(given, axis=0) if is_array else sorted(given, key=lambda x: (x != x, x))
+    return list(ordered[cut : len(given) - cut])
 
 
 def _fold_numbers(numbers: list[Any], fold: Fold) -> Any:

@@ -50,7 +50,7 @@ tell(
     shapes=error_of(malt.allreduce, np.zeros(1 + rank)),
     object=error_of(malt.broadcast, object()),
     long=error_of(malt.broadcast, "x" * 2**21),
-    fold=error_of(malt.allreduce, 1.0, malt.MEDIAN),
+    fold=error_of(malt.allreduce, 1.0, malt.WEIGHTED),
     root=error_of(malt.broadcast, 1, root=2),
     roots=error_of(malt.broadcast, 1, root=rank),
     word=error_of(malt.allreduce, "x" if rank == 0 else 1.0),
@@ -64,12 +64,45 @@ tell(
             "malt.broadcast: rank 0: the value cannot be sent", "object is no"
         )
         assert told["long"].says("at most 2097152", "malt.vector")
-        assert told["fold"].says("malt.AVG, malt.SUM, or a function")
+        assert told["fold"].says(
+            "malt.AVG, malt.SUM, malt.MEDIAN, malt.TRIMMED_MEAN(f), or a function"
+        )
         assert told["root"].says("root is 2; it must be a whole number from 0 to 1")
         assert told["roots"].says("malt.broadcast: root is 0 on rank 0, and 1 on rank 1")
         assert told["word"].says("rank 0: str of dtype <U1 is no number", "give float(value)")
         assert told["after"] == 0.5
         assert {told[name].kind for name in told if name != "after"} == {"ConfigError"}
+
+
+def test_medians_and_trimmed_means_are_those_of_a_vector(tmp_path: Path) -> None:
+    result = run_job(
+        tmp_path,
+        3,
+        """
+malt.init()
+given = np.array([[5.0, 1.0, np.inf], [2.0, 9.0, 3.0], [-7.0, 4.0, 8.0]])[rank]
+for name, fold in {"median": malt.MEDIAN, "trimmed": malt.TRIMMED_MEAN(0.34)}.items():
+    v = malt.vector(given.copy())
+    v.allreduce(fold)
+    tell(**{name: (malt.allreduce(given, fold), v.array, malt.allreduce(given[0], fold))})
+tell(
+    whole=[malt.allreduce(2**70 + rank, malt.MEDIAN), malt.allreduce(rank > 0, malt.MEDIAN)],
+    mean=malt.allreduce(given[0], malt.TRIMMED_MEAN(0.1)),
+    complex=error_of(malt.allreduce, 1j, malt.MEDIAN),
+    cuts=error_of(malt.allreduce, 1.0, malt.TRIMMED_MEAN(0.1 + rank / 10)),
+)
+""",
+    )
+    for told in result.told:
+        for name in ("median", "trimmed"):
+            array, vector, number = told[name]
+            assert array.tolist() == vector.tolist() == [2.0, 4.0, 8.0]
+            assert number == 2.0
+        assert told["whole"] == [float(2**70), 1.0]
+        assert told["mean"] == 0.0
+        assert told["complex"].says("complex values have no order")
+        assert told["cuts"].says("fold is malt.TRIMMED_MEAN(0.1) on rank 0")
+        assert {told["complex"].kind, told["cuts"].kind} == {"ConfigError"}
 
 
 def test_folds_that_differ_are_an_error_on_all_ranks(tmp_path: Path) -> None:
@@ -83,7 +116,7 @@ tell(
     built_in=error_of(malt.allreduce, 1.0 + rank, malt.SUM if one else malt.AVG),
     function=error_of(malt.allreduce, 1.0 + rank, max if one else malt.AVG),
     functions=error_of(malt.allreduce, 1.0 + rank, max if one else min),
-    wrong=error_of(malt.allreduce, 1.0, malt.MEDIAN if one else malt.AVG),
+    wrong=error_of(malt.allreduce, 1.0, malt.WEIGHTED if one else malt.AVG),
     after=malt.allreduce(rank, lambda values: values[-1]),
 )
 """,
@@ -92,7 +125,7 @@ tell(
         assert told["built_in"].says("fold is malt.AVG on rank 0, and malt.SUM on rank 1")
         assert told["function"].says("fold is malt.AVG on rank 0, and max on rank 1")
         assert told["functions"].says("fold is min on rank 0, and max on rank 1")
-        assert told["wrong"].says("rank 1: fold is MEDIAN; malt.allreduce takes malt.AVG")
+        assert told["wrong"].says("rank 1: fold is WEIGHTED; malt.allreduce takes malt.AVG")
         assert told["after"] == 1
         assert {told[name].kind for name in told if name != "after"} == {"ConfigError"}
 

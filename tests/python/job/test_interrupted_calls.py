@@ -195,7 +195,7 @@ errors, got = [], []
 if rank == 0:
     errors.append(error_of(malt.allreduce, 1, malt.SUM, timeout=0.1))
     errors.append(error_of(malt.allreduce, 5, malt.AVG))
-    errors.append(error_of(malt.allreduce, 5, malt.MEDIAN))
+    errors.append(error_of(malt.allreduce, 5, malt.REPLACE))
     errors.append(error_of(malt.allreduce, 5, malt.SUM, timeout=-1))
 else:
     time.sleep(0.5)
@@ -214,7 +214,7 @@ tell(errors=errors, got=got)
     first, folds, fold, timeout, second, roots, root = result.told[0]["errors"]
     assert first.kind == second.kind == "TimeoutError"
     assert folds.says("whose fold was malt.SUM; here it is malt.AVG; repeat that call first")
-    assert fold.says("fold is MEDIAN; malt.allreduce takes malt.AVG")
+    assert fold.says("fold is REPLACE; malt.allreduce takes malt.AVG")
     assert timeout.says("timeout is -1")
     assert roots.says("whose root was 0; here it is 1; repeat that call first")
     assert root.says("root is 7")
