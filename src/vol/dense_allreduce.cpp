@@ -93,6 +93,7 @@ const std::vector<int>& DenseAllreduce::run(const Fold& fold, const dstorm::Dead
   dstorm::Operation operation{(operation_code(fold) ^ call_code(call)) | (last ? kLast : 0),
                               std::string(fold.name()) + (last ? ", the last one" : "")};
   if (call != 0) operation.name += ", call " + std::to_string(call);
+  if (missed_ && missed_->posted != group.posted()) missed_.reset();
   if (missed_) return take_missed(operation.code);
   for (;;) {
     // An evicted rank can still write the memory that a shared fold would use.
@@ -133,7 +134,7 @@ bool DenseAllreduce::meet_and_fold(const Fold& fold, std::uint32_t operation, st
                                    const dstorm::Deadline& deadline) {
   // Ranks may move a vector to memory of another length (DenseVector::move_to).
   const std::uint64_t length = elements_.count() << 32;
-  round_ = shared_.present(round_ + 1, deadline.left());
+  round_ = shared_.after(round_);
   if (!shared_.meet(round_, length | operation, place, deadline.left())) return false;
   find_inputs();
   folding_.fold(fold, inputs_,
@@ -144,7 +145,10 @@ bool DenseAllreduce::meet_and_fold(const Fold& fold, std::uint32_t operation, st
   } catch (...) {
     if (shared_.is_committed()) {
       const std::byte* const result = segment_.parts().state.memory().result();
-      missed_ = {operation, shared_.members(), {result, result + elements_.bytes()}};
+      missed_ = {operation,
+                 segment_.group().posted(),
+                 shared_.members(),
+                 {result, result + elements_.bytes()}};
     }
     throw;
   }

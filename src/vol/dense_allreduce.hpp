@@ -64,9 +64,10 @@ class DenseAllreduce {
   Folding::Operands inputs_;  // each member's vector, on this host
   std::uint64_t round_ = 0;
   // A round that others have committed while an exception ended this rank's call. It is the result
-  // of the next call, as in A8 of dstorm/collective/allreduce.hpp.
+  // of the next call, as in A8 and A9 of dstorm/collective/allreduce.hpp.
   struct Missed {
     std::uint32_t operation;
+    std::uint64_t posted;  // the number of exchanges of the group before it
     std::vector<int> ranks;
     std::vector<std::byte> result;
   };

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "dstorm/segment/agreement.hpp"
 #include "dstorm/segment/parts.hpp"
@@ -91,19 +90,30 @@ const std::vector<int>& Allreduce::run(Operand& operand, const Operation& operat
                                        const Deadline& deadline) {
   const Turn turn(state_.turns(), "allreduce", name_);
   state_.begin_call(false);
-  const bool was_given_up = std::exchange(is_given_up_, false);
-  if (is_open_ && end_open_round(operand, operation, deadline)) return order_;
+  number_ = std::max(number_, last_before()) + 1;  // A9
+  if (is_open_ && round_ <= last_before()) {
+    is_open_ = false;
+    finish_round(Kind::kGaveUp);
+  }
+  if (is_open_ && end_open_round(operand, operation, deadline)) {
+    number_ = round_;
+    return order_;
+  }
   begin_round(operation.code);
-  if (was_given_up) catch_up(operation.code, deadline);
   end_round(operand, operation, deadline);
   return order_;
 }
 
 void Allreduce::end_round(Operand& operand, const Operation& operation, const Deadline& deadline) {
-  const auto may_go_on = [this] {
+  const auto is_made_anew = [this] { return state_.group().is_begun_anew(making_); };
+  const auto may_go_on = [&] {
     return look() ||
            (needs_slot_ && writer_.has_free([this](int r) { return state_.is_live(r); })) ||
            is_made_anew();
+  };
+  const auto missing = [this] {
+    const std::vector<int> ranks = late();
+    return ranks.empty() ? -1 : ranks.front();
   };
   is_open_ = true;
   try {
@@ -112,7 +122,6 @@ void Allreduce::end_round(Operand& operand, const Operation& operation, const De
       if (disagreed_) throw ConfigError(disagreement(name_, operation));
       if (has_failed()) {
         is_open_ = false;
-        is_given_up_ = true;
         state_.group().check_open();  // it may have moved to another group
         throw_timeout(deadline.limit());
       }
@@ -121,7 +130,9 @@ void Allreduce::end_round(Operand& operand, const Operation& operation, const De
         begin_attempt(rest_);
         look();
       } else if (!advance(operand)) {
-        if (!wait(may_go_on, deadline)) throw_timeout(deadline.limit());
+        const auto lack = [this] { return lacks(late()); };
+        if (!state_.wait(may_go_on, deadline.left(), lack, missing))
+          throw_timeout(deadline.limit());
         if (is_made_anew()) throw BegunAnew(name_ + ": a rank makes its memory anew");
       }
     }
@@ -140,36 +151,6 @@ void Allreduce::end_round(Operand& operand, const Operation& operation, const De
   }
   is_open_ = false;
   finish_round(Kind::kCommitted);
-}
-
-template <class MayGoOn>
-bool Allreduce::wait(const MayGoOn& may_go_on, const Deadline& deadline) {
-  const auto lack = [this] { return lacks(late()); };
-  const auto missing = [this] {
-    const std::vector<int> ranks = late();
-    return ranks.empty() ? -1 : ranks.front();
-  };
-  return state_.wait(may_go_on, deadline.left(), lack, missing);
-}
-
-// A9. If no other rank comes to a later round within the limit, end_round() finds this one failed.
-// The other one of two ranks may have it open (A8), and ends it when this rank has said so too.
-void Allreduce::catch_up(std::uint32_t operation, const Deadline& deadline) {
-  const auto is_anyone_beyond = [this] {
-    return std::ranges::any_of(others_, [this](int r) { return peer(r).is_beyond; });
-  };
-  const auto may_go_on = [&] {
-    look();
-    return is_anyone_beyond() || !has_failed() || is_made_anew();
-  };
-  for (look(); has_failed() && !is_made_anew(); look()) {
-    if (is_anyone_beyond()) {
-      begin_round(operation);
-    } else {
-      finish_round(Kind::kGaveUp);
-      if (!wait(may_go_on, deadline)) return;
-    }
-  }
 }
 
 // A8. Returns whether the others have committed the round, which is then the result of this call.
@@ -205,10 +186,9 @@ bool Allreduce::may_be_committed() const {
 // ---- beginning and end ----
 
 void Allreduce::begin_round(std::uint32_t operation) {
-  ++round_;
+  round_ = number_;
   operation_ = operation;
   disagreed_ = false;
-  is_given_up_ = false;
   kept_order_.clear();
   RankSet live(state_.group().size());
   for (int r = 0; r < state_.group().size(); ++r) {
@@ -251,15 +231,19 @@ void Allreduce::begin_attempt(const RankSet& members) {
 // The last word is for ranks that cannot know the outcome by themselves (A4, A7). It is not urgent,
 // because other live ranks see the outcome themselves. By A6 there is a slot for "committed". A
 // call that fails may find no slot, and that may be the reason why it fails; then its next call
-// shows that this rank has gone on.
+// shows that this rank has gone on. Of an open round it says so once, as the slot is wanted for the
+// next one: if the other one of two ranks did not hear that, it would fold what this rank gave to a
+// call that has failed.
 void Allreduce::finish_round(Kind last_word) {
   if (!is_open_) each_other([this](int r, const Peer& one) { release(r, one.read); });
   if (last_word == Kind::kCommitted && !needs_agreement()) {
     state_.channel().acknowledge(others_, false);
     return;
   }
-  const int slot = claim();
-  if (slot >= 0 && !others_.empty()) publish(slot, last_word, 0, 0, others_);
+  const bool is_said = last_word == Kind::kGaveUp && said_gave_up_ == round_;
+  const int slot = is_said || others_.empty() ? -1 : claim();
+  if (slot >= 0) publish(slot, last_word, 0, 0, others_);
+  if (slot >= 0 && last_word == Kind::kGaveUp) said_gave_up_ = round_;
   if (last_word == Kind::kCommitted) {
     state_.channel().wake(others_);
     state_.channel().acknowledge(others_, false);

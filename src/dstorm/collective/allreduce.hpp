@@ -6,7 +6,7 @@
 // However many ranks there are, each writes two vectors less two parts. This file is the protocol;
 // the caller decides what is folded.
 //
-// A round consists of the calls that all ranks number alike. It may take several attempts. An
+// A round consists of the calls that all ranks number alike (A9). It may take several attempts. An
 // attempt is identified by its members: at first all live ranks, later those that have not been
 // lost meanwhile (A2). An attempt has three steps:
 //   1  Each member writes each other member the part that the other is to fold.
@@ -54,11 +54,11 @@
 //     all parts to the other one of two members. Others may then commit without it. So the round
 //     stays open on this rank, with the vector that it gave and what it has received. Its next call
 //     ends this round first. If others have committed it, that is the result of the next call.
-//  A9 A call whose round others have given up fails as theirs did (A7), so that ranks that go on
-//     with the next step stay in step. If this rank's next call comes to such a round too, the rank
-//     is a call behind the others, and would stay so if they meet elsewhere between their calls. So
-//     it waits until one of them is in a later round, and goes on with that. It has given nothing
-//     to the rounds between: nobody can have committed them with it.
+//  A9 A call that begins after an exchange of the group belongs to no round that was begun before
+//     it: all ranks have ended those. So a round's number begins with that of the last exchange to
+//     which its rank had posted, and ranks of which one has made fewer calls than another number
+//     alike again once they have met elsewhere. A round that is open (A8) ends there too. Each call
+//     has a number, also one that fails because it could not end the open round.
 #pragma once
 
 #include <chrono>
@@ -150,7 +150,6 @@ class Allreduce {
   void begin_attempt(const RankSet& members);
   void end_round(Operand& operand, const Operation& operation, const Deadline& deadline);
   void finish_round(Kind last_word);
-  void catch_up(std::uint32_t operation, const Deadline& deadline);
   bool end_open_round(Operand& operand, const Operation& operation, const Deadline& deadline);
   bool may_be_committed() const;
 
@@ -174,9 +173,7 @@ class Allreduce {
   void write_result(Operand& operand);
   void keep_result(Operand& operand);
   bool has_failed() const;
-  bool is_made_anew() const { return state_.group().is_begun_anew(making_); }
-  template <class MayGoOn>
-  bool wait(const MayGoOn& may_go_on, const Deadline& deadline);
+  std::uint64_t last_before() const { return state_.group().posted() << 32; }  // A9
   bool gave_up(int rank) const { return peer(rank).gave_up || peer(rank).is_beyond; }
   std::vector<int> late() const;
   std::string lacks(const std::vector<int>& ranks) const;
@@ -211,6 +208,7 @@ class Allreduce {
 
   std::uint64_t iteration_ = 0;  // of this rank's last message
   std::uint64_t round_ = 0;
+  std::uint64_t number_ = 0;  // of this call, if it does not end an open round
   std::uint64_t committed_ = 0;
   std::uint32_t operation_ = 0;
   bool disagreed_ = false;
@@ -227,7 +225,7 @@ class Allreduce {
   std::vector<std::byte> kept_;        // A3: the result of an earlier attempt, or as A8 has it
   std::vector<int> kept_order_;        // the ranks whose vectors it is of; empty: none is kept
   bool is_open_ = false;               // A8: the last call has left its round
-  bool is_given_up_ = false;           // A9: the last call's round, by others
+  std::uint64_t said_gave_up_ = 0;     // the last round of which this rank has said so
   std::vector<std::byte> given_;       // the vector of the open round
   std::vector<int> ended_;             // used in look()
   bool is_undelivered_ = false;        // something has been published and not been sent

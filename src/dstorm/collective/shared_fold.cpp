@@ -1,7 +1,6 @@
 #include "dstorm/collective/shared_fold.hpp"
 
 #include <algorithm>
-#include <utility>
 
 namespace dstorm {
 
@@ -55,27 +54,29 @@ bool SharedFold::wait(Ready&& ready, std::chrono::nanoseconds limit, const Missi
 
 void SharedFold::announce() { state_.channel().wake(state_.peers()); }
 
-std::uint64_t SharedFold::present(std::uint64_t next, std::chrono::nanoseconds limit) {
-  round_ = next;
-  if (!std::exchange(came_late_, false)) return next;
-  // Nobody can commit a round without this rank, so the others are in the last one that any of them
-  // has announced, or have aborted it.
-  int behind = -1;  // a live rank that has not begun a later round
-  const auto may_go_on = [&] {
-    behind = -1;
-    for (const int r : state_.peers()) {
-      if (!state_.is_live(r)) continue;
-      behind = r;
-      round_ = std::max(round_, line(r).ready.load(std::memory_order_acquire));
+// When a rank posts to an exchange, all of its earlier rounds have ended. So the first rank that
+// comes here after an exchange finds the highest of their numbers, and so do others that come at
+// the same time; the ranks after them take the number that it has noted. `ready` is read first: if
+// it is of a round since the exchange, `since` shows that. If a rank has posted to a later exchange,
+// this one is late, and its rounds are over.
+std::uint64_t SharedFold::after(std::uint64_t last) {
+  Line& own = line(state_.group().rank());
+  const std::uint64_t posted = state_.group().posted();
+  if (own.since.load(std::memory_order_relaxed) == posted) return last + 1;
+  std::uint64_t base = last;
+  for (const int r : state_.peers()) {
+    const std::uint64_t ready = line(r).ready.load(std::memory_order_acquire);
+    const std::uint64_t since = line(r).since.load(std::memory_order_acquire);
+    if (since > posted) return last + 1;
+    if (since == posted) {
+      base = std::max(last, line(r).base.load(std::memory_order_relaxed));
+      break;
     }
-    return ended() != End::kAborted || behind < 0 || state_.group().has_left_out();
-  };
-  const auto lacks = [&] {
-    return "allreduce of segment '" + state_.options().name + "': " + describe_ranks({behind}) +
-           " did not come";
-  };
-  const bool is_in_time = state_.wait(may_go_on, limit, lacks, [&] { return behind; });
-  return is_in_time && ended() != End::kAborted ? round_ : next;
+    base = std::max(base, ready);
+  }
+  own.base.store(base, std::memory_order_relaxed);
+  own.since.store(posted, std::memory_order_release);
+  return base + 1;
 }
 
 bool SharedFold::meet(std::uint64_t round, std::uint64_t operation, std::uint64_t input,
@@ -84,11 +85,7 @@ bool SharedFold::meet(std::uint64_t round, std::uint64_t operation, std::uint64_
   const int size = state_.group().size();
   disagreed_ = false;
   round_ = round;
-  came_late_ = ended() == End::kAborted;
   Line& own = line(rank);
-  const bool is_next = own.ready.load(std::memory_order_relaxed) + 1 == round_;
-  // Of a round that it has passed over, this rank shows no other operation.
-  if (!is_next) own.operation[(round_ + 1) % 2].store(operation, std::memory_order_relaxed);
   own.operation[round_ % 2].store(operation, std::memory_order_relaxed);
   own.input.store(input, std::memory_order_relaxed);
   own.ready.store(round_, std::memory_order_release);
@@ -100,12 +97,13 @@ bool SharedFold::meet(std::uint64_t round, std::uint64_t operation, std::uint64_
            (line(next).ready.load(std::memory_order_acquire) >= round_ || !state_.is_live(next))) {
       ++next;
     }
-    return next == size || state_.group().has_left_out() || ended() == End::kAborted;
+    return next == size || state_.group().has_left_out() ||
+           ended(outcome().word.load(std::memory_order_acquire)) == End::kAborted;
   };
   members_.clear();
   const auto missing = [&] { return next < size ? next : -1; };
-  const bool met = !came_late_ && wait(all_here, limit, missing) && next == size &&
-                   !state_.group().has_left_out();  // R5
+  const bool met =
+      wait(all_here, limit, missing) && next == size && !state_.group().has_left_out();  // R5
   // A rank that died after it was ready takes part with its input and leaves its part undone, which
   // every rank will see. A rank that died before is not a member for any rank.
   bool has_moved_on = false;  // a live rank gave this round up and is in a later one
@@ -138,10 +136,15 @@ bool SharedFold::finish(std::chrono::nanoseconds limit) {
       lost = !live;
       break;
     }
-    return next == members_.size() || lost || ended() != End::kOpen;
+    return next == members_.size() || lost ||
+           ended(outcome().word.load(std::memory_order_acquire)) != End::kOpen;
   };
   wait(all_done, limit, [&] { return next < members_.size() ? members_[next] : -1; });
   return end_as(next == members_.size() ? End::kCommitted : End::kAborted);
+}
+
+bool SharedFold::is_committed() const {
+  return ended(outcome().word.load(std::memory_order_acquire)) == End::kCommitted;
 }
 
 std::vector<int> SharedFold::dead() const {

@@ -30,10 +30,10 @@ class SharedFold {
   // The rounds on one board of a segment are of one kind. Each rank numbers them alike, upwards.
   SharedFold(SegmentState& state, int board) : state_(state), board_(board) {}
 
-  // The round of this rank's next call, as a rule `next`. If the last meet() came to a round that
-  // others had aborted, and they have aborted `next` too, this rank is behind them: then the round
-  // in which one of them is by now, for which it waits (A9 of allreduce.hpp).
-  std::uint64_t present(std::uint64_t next, std::chrono::nanoseconds limit);
+  // The number of this rank's next round, after that of its last one: one more. After an exchange of
+  // the group all ranks go on from the same number, though one may have made fewer calls before it
+  // (A9 of allreduce.hpp).
+  std::uint64_t after(std::uint64_t last);
 
   // Announces this rank's input for `round` and waits for the other live ranks. `operation` must be
   // the same on all ranks; `input` is for the others to read. Returns false if the round is
@@ -60,7 +60,7 @@ class SharedFold {
   std::vector<int> gave_up() const;  // not this rank
   bool disagreed() const { return disagreed_; }
   // After an exception of finish(): others have committed the round all the same.
-  bool is_committed() const { return ended() == End::kCommitted; }
+  bool is_committed() const;
 
  private:
   struct alignas(kLine) Line {           // one for each rank
@@ -71,6 +71,9 @@ class SharedFold {
     // before was aborted.
     std::atomic<std::uint64_t> operation[2];
     std::atomic<std::uint64_t> input;
+    // The last number before its rounds since the exchange `since`, the last to which it had posted.
+    std::atomic<std::uint64_t> base;
+    std::atomic<std::uint64_t> since;
   };
   struct alignas(kLine) Outcome {     // one for all; see R3
     std::atomic<std::uint64_t> word;  // last committed round << 32 | last aborted, mod 2^32
@@ -82,7 +85,6 @@ class SharedFold {
   }
   Outcome& outcome() const { return *reinterpret_cast<Outcome*>(state_.memory().board(board_, 0)); }
   End ended(std::uint64_t word) const;
-  End ended() const { return ended(outcome().word.load(std::memory_order_acquire)); }
   bool end_as(End wish);
   template <class Ready, class Missing>
   bool wait(Ready&& ready, std::chrono::nanoseconds limit, const Missing& missing);
@@ -92,7 +94,6 @@ class SharedFold {
   int board_;
   std::uint64_t round_ = 0;
   bool disagreed_ = false;
-  bool came_late_ = false;  // the last meet(), to a round that others had aborted
   std::size_t own_part_ = 0;
   std::vector<int> members_;
 };

@@ -187,36 +187,67 @@ malt.barrier()
         assert told["summed"].tolist() == [6] * 3
 
 
+@pytest.mark.parametrize("count", [3, 300_000])
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_a_rank_that_is_an_allreduce_behind_meets_the_others_again(
-    tmp_path: Path, transport: str
+    tmp_path: Path, transport: str, count: int
 ) -> None:
-    """The first call fails on all, as ranks that are late stay in step; then they meet."""
+    """They do so once they have met elsewhere; no later sum has what the failed call was given."""
     result = run_job(
         tmp_path,
         2,
         """
 malt.init(transport=transport, timeout=40)
-w = np.zeros(3)
+w = np.zeros(count)
 v = malt.vector(w)
 v.allreduce()
 kinds, sums = [], []
 for step in range(6):
-    w[:] = rank + 1
+    w[:] = 10 ** step * (rank + 1)
     error = None
     if step > 0 or rank == 0:  # as if Ctrl-C came right before the call of rank 1
-        error = error_of(v.allreduce, malt.SUM, timeout=0.3 if step < 2 else 20)
+        error = error_of(v.allreduce, malt.SUM, timeout=20 if step else 0.3)
     kinds.append(error and error.kind)
-    sums.append(w[0])
+    sums.append(w[-1])
     malt.barrier()
 tell(kinds=kinds, sums=sums)
 """,
         transport=transport,
+        count=count,
     )
     for rank, told in enumerate(result.told):
-        late = "TimeoutError"
-        assert told["kinds"] == [late if rank == 0 else None, late, None, None, None, None]
-        assert told["sums"] == [rank + 1, rank + 1, 3, 3, 3, 3]
+        assert told["kinds"] == ["TimeoutError" if rank == 0 else None, *[None] * 5]
+        assert told["sums"] == [rank + 1, 30, 300, 3_000, 30_000, 300_000]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_rank_that_is_late_for_several_allreduces_is_paired_with_no_other_step(
+    tmp_path: Path, transport: str, size: int
+) -> None:
+    result = run_job(
+        tmp_path,
+        size,
+        """
+malt.init(transport=transport, timeout=20)
+w = np.zeros(3)
+v = malt.vector(w)
+v.allreduce()
+late, wrong = 0, []
+for step in range(12):
+    if rank == 0 and step == 2:
+        time.sleep(1.1)
+    w[:] = step
+    if error_of(v.allreduce, malt.SUM, timeout=0.3 if step < 8 else 20) is not None:
+        late += 1
+    elif w[0] != malt.size() * step:
+        wrong.append((step, w[0]))
+tell(late=late, wrong=wrong)
+""",
+        transport=transport,
+    )
+    assert all(result.each("late"))
+    assert result.each("wrong") == [[]] * size
 
 
 def test_allreduce_of_different_folds_is_an_error_on_every_rank(tmp_path: Path) -> None:
