@@ -150,8 +150,30 @@ MUTANTS = {
     "REFUSED_UNASKED": Mutant(
         "backend",
         "torch._backend.members",
-        "            self._may_be_out_of_step |= _going_on\n            raise",
-        "            raise",
+        "            self._may_be_out_of_step |= _going_on\n            if",
+        "            if",
+    ),
+    # A rank that refuses its arguments does not tell the others.
+    "REFUSED_ALONE": Mutant(
+        "backend",
+        "torch._backend.members",
+        "                    self._refuse(error, call, deadline)\n",
+        "                    pass\n",
+    ),
+    # A rank that refuses its arguments lets the others wait for it in a sum.
+    "REFUSED_IN_SUM": Mutant(
+        "backend",
+        "torch._backend.members",
+        "        self._drop_reducers()\n        deadline = min(",
+        "        deadline = min(",
+    ),
+    # A rank that has left a sum is taken for a dead one.
+    "REFUSED_TAKEN_FOR_DEAD": Mutant(
+        "backend", "torch._backend.members", "if not missing <= self._away:", "if False:"
+    ),
+    # Ranks make the vector of a sum without looking whether all do.
+    "SUM_MADE_UNASKED": Mutant(
+        "backend", "torch._backend.members", "            if what:\n", "            if False:\n"
     ),
     # A call that needs all ranks works without the dead.
     "ALL_CALLS_GO_ON": Mutant(
@@ -171,7 +193,7 @@ MUTANTS = {
     "DEAD_NOT_MADE_UP": Mutant(
         "backend",
         "torch._backend.members",
-        "if living < self.size and not mean and tensor.dtype.is_floating_point:",
+        "if not mean and tensor.dtype.is_floating_point:",
         "if False:",
     ),
     # Each rank names the dead that it has noticed by itself.

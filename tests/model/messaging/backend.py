@@ -7,7 +7,8 @@ are simulated, and so is torch's store.
         had sent never arrives; nothing else is left out.
     B2  An error is one that docs/torch_backend.md has, and names the right ranks.
     B3  A collective call of a rank meets the same call of the others, or fails: also the call that
-        follows one which was refused, because a rank made another or gave another length.
+        follows one which was refused, because a rank made another, gave another length, or gave
+        wrong arguments.
     B4  No call and no thread waits for ever.
     B5  Where the ranks keep going, a death ends a call alike on all that live: the sum is of the
         same ranks, those that live among them, each once; all have a broadcast or none; all others
@@ -66,7 +67,8 @@ class Step(NamedTuple):
     dtype: torch.dtype = torch.int64
     length: int = 30
     odd: int = -1
-    is_unlike: bool = False  # the odd one gives another length; otherwise it makes another call
+    is_unlike: bool = False  # the odd one gives another length
+    is_refused: bool = False  # it gives wrong arguments; otherwise it makes another call
 
 
 _GOING_ON = ("barrier", "broadcast", "all_reduce", "mean")  # whatever ranks have died
@@ -248,11 +250,13 @@ class BackendJob:
         kind, root = draw.choice((*_GOING_ON, *others)), draw.randrange(self.size)
         dtype = torch.float64 if kind == "mean" else draw.choice(_DTYPES)
         length = draw.choice((1, 100, 300) if self._keeps_going else (1, 4, 30, 100))
-        if draw.random() < 0.9 or kind in ("all_reduce", "mean"):
+        if draw.random() < 0.9:
             return Step(kind, root, dtype, length)
         odd = draw.randrange(self.size)
         is_unlike = kind == "broadcast" and odd != root and draw.random() < 0.7
-        return Step(kind, root, dtype, length, odd, is_unlike)
+        # Ranks that sum would not see that one makes another call.
+        is_refused = kind in ("all_reduce", "mean") or (not is_unlike and draw.random() < 0.5)
+        return Step(kind, root, dtype, length, odd, is_unlike, is_refused)
 
     def _messages(self, above: int, step: int) -> list[tuple[int, int, int]]:
         """From, to, and tag; a tag from any source is of one step.
@@ -418,6 +422,8 @@ class BackendJob:
         kind, length = step.kind, step.length
         if rank == step.odd and step.is_unlike:
             length += 1
+        elif rank == step.odd and step.is_refused:
+            kind = "refused"
         elif rank == step.odd:
             kind = "barrier" if kind != "barrier" else "all_gather"
         own = torch.full((length,), mark + rank, dtype=step.dtype)
@@ -441,6 +447,7 @@ class BackendJob:
                 rows,
                 [mark + other for other in range(size)],
             ),
+            "refused": (lambda: operations.allgather([rows[1:]], [own], opts), rows, [-1]),
             "all_reduce": (
                 lambda: operations.allreduce([shares], opts),
                 [shares],
@@ -514,6 +521,10 @@ class BackendJob:
         is_left = self._lost and any(isinstance(s, Step) and s.odd >= 0 for s in self._script)
         if not is_right and not is_left:
             self.world.complain(f"B3: {outcome.name} of rank {me.rank}: {outcome.error!r}")
+        if "this rank has left" in str(outcome.error):  # the others could not be told
+            me.has_failed = True
+            if not self._faults:
+                self.world.complain(f"B3: rank {me.rank} leaves in {outcome.name}: all are well")
 
     def _note_call(self, me: _Rank, outcome: Outcome) -> None:
         name, error = outcome.name, outcome.error

@@ -7,7 +7,6 @@ time.monotonic() at which it gives up. All ranks of the group make the same call
 from __future__ import annotations
 
 import functools
-import zlib
 from collections.abc import Callable, Sequence
 
 import torch
@@ -19,9 +18,6 @@ from malt.torch._backend.members import NATIVE, SLOT_BYTES, Held, Members
 from malt.torch._backend.streams import staged
 
 Tensors = Sequence[torch.Tensor]
-
-# A call's number, in its lowest byte; above it the rank of the root, if there is one.
-_BARRIER, _BROADCAST, _GATHER, _SCATTER, _ALL_GATHER, _ALL_TO_ALL, _REDUCE = range(1, 8)
 
 _WIDE = {torch.bool: torch.int64} | {
     each: torch.int64 if not each.is_floating_point else torch.float32
@@ -59,17 +55,14 @@ def _copy(to: torch.Tensor, values: torch.Tensor) -> None:
     Raises:
         ConfigError: they differ in size. The others must have made the call by then.
     """
-    if to.numel() != values.numel():
-        raise ConfigError(
-            f"this rank gives {values.numel()} elements, and its tensor for them has {to.numel()}"
-        )
+    _check_own(to, values)
     if to.data_ptr() != values.data_ptr() or to.stride() != values.stride():
         to.copy_(values.view(to.shape))
 
 
 def barrier(members: Members, deadline: float) -> None:
     """Return when all ranks have called it."""
-    members.run([], [], _BARRIER, deadline, _members.goes_on())
+    members.run([], [], "barrier", deadline, _members.goes_on())
 
 
 @staged
@@ -79,15 +72,15 @@ def broadcast(members: Members, tensor: torch.Tensor, root: int, deadline: float
     if _members.goes_on() and members.size > 1:
         _broadcast_to_living(members, tensor, root, deadline)
         return
-    kind = _BROADCAST | root << 8
+    what = f"broadcast of {tensor.dtype} from rank {members.names[root]}"
     if members.rank == root:
         given = tensor.contiguous()
-        members.run([(given.data_ptr(), bytes_of(given))], [], kind, deadline)
+        members.run([(given.data_ptr(), bytes_of(given))], [], what, deadline)
         return
     landing = _Landing()
     here = landing.at(tensor)
     size = bytes_of(here)
-    members.run([], [(root, 0, size, here.data_ptr(), size)], kind, deadline)
+    members.run([], [(root, 0, size, here.data_ptr(), size)], what, deadline)
     landing.settle()
 
 
@@ -98,15 +91,15 @@ def _broadcast_to_living(
 
     A rank that has them gives them to those that do not, until all live ranks have them.
     """
-    kind = _BROADCAST | root << 8
+    what = f"broadcast of {tensor.dtype} from rank {members.names[root]}"
     has, source = members.rank == root, root
     here = tensor.contiguous() if has else torch.empty(tensor.shape, dtype=tensor.dtype)
     while True:
         if members.rank == source:
-            members.run([(here.data_ptr(), bytes_of(here))], [], kind, deadline, may_miss=True)
+            members.run([(here.data_ptr(), bytes_of(here))], [], what, deadline, may_miss=True)
         else:  # also if it has them, as all ranks make the same rounds
             takes = [(source, 0, bytes_of(here), here.data_ptr(), bytes_of(here))]
-            has = source not in members.run([], takes, kind, deadline, may_miss=True) or has
+            has = source not in members.run([], takes, what, deadline, may_miss=True) or has
         held = members.held_by(has, deadline)
         if Held.MISSES not in held:
             break
@@ -120,7 +113,14 @@ def _broadcast_to_living(
 @staged
 def all_gather(members: Members, outputs: Tensors, own: torch.Tensor, deadline: float) -> None:
     """Give all ranks the values of all; `outputs` has a tensor for each rank."""
+    _all_gather(members, outputs, own, f"all_gather of {own.dtype}", deadline)
+
+
+def _all_gather(
+    members: Members, outputs: Tensors, own: torch.Tensor, what: str, deadline: float
+) -> None:
     _check_count(outputs, members.size, "output tensors")
+    _check_dtype(outputs, own.dtype)
     own = own.contiguous()
     landing = _Landing()
     takes = []
@@ -128,7 +128,7 @@ def all_gather(members: Members, outputs: Tensors, own: torch.Tensor, deadline: 
         if rank != members.rank:
             here = landing.at(output)
             takes.append((rank, 0, bytes_of(here), here.data_ptr(), bytes_of(here)))
-    members.run([(own.data_ptr(), bytes_of(own))], takes, _ALL_GATHER, deadline)
+    members.run([(own.data_ptr(), bytes_of(own))], takes, what, deadline)
     landing.settle()
     _copy(outputs[members.rank], own)
 
@@ -139,12 +139,13 @@ def gather(
 ) -> None:
     """Give the root the values of all; there, `outputs` has a tensor for each rank."""
     _check_root(root, members.size)
-    kind = _GATHER | root << 8
+    what = f"gather of {own.dtype} to rank {members.names[root]}"
     own = own.contiguous()
     if members.rank != root:
-        members.run([(own.data_ptr(), bytes_of(own))], [], kind, deadline)
+        members.run([(own.data_ptr(), bytes_of(own))], [], what, deadline)
         return
     _check_count(outputs, members.size, "output tensors")
+    _check_dtype(outputs, own.dtype)
     landing = _Landing()
     here = [landing.at(output) for output in outputs]
     takes = [
@@ -152,7 +153,7 @@ def gather(
         for rank, each in enumerate(here)
         if rank != root
     ]
-    members.run([], takes, kind, deadline)
+    members.run([], takes, what, deadline)
     _copy(here[root], own)
     landing.settle()
 
@@ -163,19 +164,20 @@ def scatter(
 ) -> None:
     """Give each rank its tensor of the root's `inputs`."""
     _check_root(root, members.size)
-    kind = _SCATTER | root << 8
+    what = f"scatter of {output.dtype} from rank {members.names[root]}"
     if members.rank == root:
         _check_count(inputs, members.size, "input tensors")
+        _check_dtype(inputs, output.dtype)
         parts = [each.contiguous() for each in inputs]
         gives = [(each.data_ptr(), bytes_of(each)) for each in parts]
-        members.run(gives, [], kind, deadline)
+        members.run(gives, [], what, deadline)
         _copy(output, parts[root])
         return
     landing = _Landing()
     here = landing.at(output)
     size = bytes_of(here)
     take = root, members.rank * size, size, here.data_ptr(), members.size * size
-    members.run([], [take], kind, deadline)
+    members.run([], [take], what, deadline)
     landing.settle()
 
 
@@ -184,13 +186,16 @@ def all_to_all(members: Members, outputs: Tensors, inputs: Tensors, deadline: fl
     """Give each rank its tensor of every rank's `inputs`, in the order of the ranks."""
     _check_count(inputs, members.size, "input tensors")
     _check_count(outputs, members.size, "output tensors")
+    dtype = inputs[0].dtype
+    _check_dtype([*inputs, *outputs], dtype)
     size, rank = members.size, members.rank
     parts = [each.contiguous() for each in inputs]
     # A rank finds its part by the lengths of those before it, which it learns first.
     lengths = torch.zeros(size, size, dtype=torch.int64)
     lengths[rank] = torch.tensor([bytes_of(each) for each in parts])
     lengths[rank, rank] = 0  # stays here
-    all_gather(members, list(lengths.unbind()), lengths[rank].clone(), deadline)
+    what = f"all_to_all of {dtype}"
+    _all_gather(members, list(lengths.unbind()), lengths[rank].clone(), what, deadline)
     starts = (lengths.cumsum(1) - lengths)[:, rank].tolist()
     landing = _Landing()
     takes, wrong = [], ""
@@ -205,7 +210,7 @@ def all_to_all(members: Members, outputs: Tensors, inputs: Tensors, deadline: fl
                 f"tensor for it has {bytes_of(here)}"
             )
     gives = [(each.data_ptr(), bytes_of(each)) for other, each in enumerate(parts) if other != rank]
-    members.run(gives, [] if wrong else takes, _ALL_TO_ALL, deadline)
+    members.run(gives, [] if wrong else takes, f"{what}, its values", deadline)
     if wrong:  # found after the call, so that the others' next calls do not meet it
         raise ConfigError(wrong)
     landing.settle()
@@ -226,7 +231,7 @@ def _all_reduce(members: Members, tensor: torch.Tensor, op: ReduceOp, deadline: 
         return _all_reduce_sparse(members, tensor, op, deadline)
     mean = op == ReduceOp.AVG
     if not mean and op != ReduceOp.SUM:
-        return _fold(members, tensor, tensor, op, range(members.size), deadline)
+        return _fold(members, tensor, op, range(members.size), "all_reduce", deadline)
     if tensor.dtype in NATIVE and tensor.is_contiguous():
         return members.reduce(tensor, mean, deadline)
     if tensor.dtype in NATIVE or _members.goes_on():
@@ -234,7 +239,7 @@ def _all_reduce(members: Members, tensor: torch.Tensor, op: ReduceOp, deadline: 
         members.reduce(copy, mean, deadline)
         tensor.copy_(copy)
         return None
-    return _fold(members, tensor, tensor, op, range(members.size), deadline)
+    return _fold(members, tensor, op, range(members.size), "all_reduce", deadline)
 
 
 @staged
@@ -243,7 +248,7 @@ def reduce(
 ) -> None:
     """Give the root the reduction of all ranks' values."""
     _check_root(root, members.size)
-    _fold(members, tensor, tensor, op, [root], deadline)
+    _fold(members, tensor, op, [root], f"reduce to rank {members.names[root]}", deadline)
 
 
 @staged
@@ -252,6 +257,7 @@ def reduce_scatter(
 ) -> None:
     """Give each rank the reduction of all ranks' tensors for it."""
     _check_count(inputs, members.size, "input tensors")
+    _check_dtype(inputs, inputs[0].dtype)
     size, rank = members.size, members.rank
     own = inputs[rank].contiguous()
     reduction = _reduction(op, own.dtype)
@@ -268,32 +274,32 @@ def reduce_scatter(
         for other in range(size)
         if other != rank
     ]
-    members.run(gives, takes, _kind_of_reduction(op, own.dtype), deadline)
+    what = f"reduce_scatter of {own.dtype} by {_name_of(op)}"
+    members.run(gives, takes, what, deadline)
     _copy(output, reduction(rows))
 
 
 def _fold(
     members: Members,
-    output: torch.Tensor,
-    own: torch.Tensor,
+    tensor: torch.Tensor,
     op: ReduceOp,
     roots: Sequence[int],
+    name: str,
     deadline: float,
 ) -> None:
     """Reduce a slot's worth of all ranks' values at a time, on the ranks `roots`."""
-    reduction = _reduction(op, own.dtype)
-    flat = own.contiguous().view(-1)
+    reduction = _reduction(op, tensor.dtype)
+    flat = tensor.contiguous().view(-1)
     is_root = members.rank in roots
     result = torch.empty_like(flat) if is_root else flat
     step = SLOT_BYTES // flat.element_size()
     # Tensors of other lengths would be reduced in another number of parts.
-    kind = _kind_of_reduction(op, own.dtype, flat.numel())
-    kind ^= (roots[0] + 1 if len(roots) == 1 else 0) << 8
-    for begin in range(0, flat.numel(), step):
+    what = f"{name} of {flat.numel()} elements of {flat.dtype} by {_name_of(op)}"
+    for begin in range(0, max(flat.numel(), 1), step):
         part = flat[begin : begin + step]
         gives = [(part.data_ptr(), bytes_of(part))]
         if not is_root:
-            members.run(gives, [], kind, deadline)
+            members.run(gives, [], what, deadline)
             continue
         rows = torch.empty((members.size, part.numel()), dtype=part.dtype)
         rows[members.rank].copy_(part)
@@ -302,23 +308,24 @@ def _fold(
             for rank in range(members.size)
             if rank != members.rank
         ]
-        members.run(gives, takes, kind, deadline)
+        members.run(gives, takes, what, deadline)
         result[begin : begin + step].copy_(reduction(rows))
     if is_root:
-        output.copy_(result.view(output.shape))
+        tensor.copy_(result.view(tensor.shape))
 
 
 def _all_reduce_sparse(
     members: Members, tensor: torch.Tensor, op: ReduceOp, deadline: float
 ) -> None:
     """Sum sparse tensors: all ranks get the indices and values of all."""
-    if op != ReduceOp.SUM:
-        raise ConfigError("of sparse tensors there is only SUM; make them dense for another")
-    if tensor.layout is not torch.sparse_coo:
-        raise ConfigError(f"the layout is {tensor.layout}; it is strided, or sparse_coo for SUM")
+    _check_reducible(tensor, op)
     own = tensor.coalesce()
     counts = [torch.zeros(1, dtype=torch.int64) for _ in range(members.size)]
-    all_gather(members, counts, torch.tensor([own.values().shape[0]]), deadline)
+    what = (
+        f"all_reduce of sparse {own.dtype} of shape {tuple(own.shape)} with "
+        f"{own.sparse_dim()} sparse dimensions"
+    )
+    _all_gather(members, counts, torch.tensor([own.values().shape[0]]), what, deadline)
     of = own.indices().shape[0], own.values().shape[1:]
     indices = [torch.empty((of[0], int(n)), dtype=torch.int64) for n in counts]
     values = [torch.empty((int(n), *of[1]), dtype=own.dtype) for n in counts]
@@ -328,12 +335,110 @@ def _all_reduce_sparse(
     tensor.copy_(total.coalesce())
 
 
+def all_reduce_coalesced(members: Members, tensors: Tensors, op: ReduceOp, deadline: float) -> None:
+    """Make the call all_reduce of each tensor."""
+    for tensor in tensors:
+        _check_reducible(tensor, op)
+    _agree(members, f"all_reduce by {_name_of(op)}", tensors, deadline)
+    for tensor in tensors:
+        all_reduce(members, tensor, op, deadline)
+
+
+def all_gather_coalesced(
+    members: Members, outputs: Sequence[Tensors], inputs: Tensors, deadline: float
+) -> None:
+    """Make the call all_gather of each of `inputs`; `outputs` has as many tensors for each rank."""
+    _check_count(outputs, members.size, "lists of output tensors")
+    for of_rank in outputs:
+        _check_pairs(of_rank, inputs)
+        for output, own in zip(of_rank, inputs, strict=True):
+            _check_dtype([output], own.dtype)
+    for output, own in zip(outputs[members.rank], inputs, strict=True):
+        _check_own(output, own)
+    _agree(members, "all_gather", [each for of_rank in outputs for each in of_rank], deadline)
+    for into, own in zip(zip(*outputs, strict=True), inputs, strict=True):
+        all_gather(members, into, own, deadline)
+
+
+def all_gather_into(members: Members, outputs: Tensors, inputs: Tensors, deadline: float) -> None:
+    """Give all ranks the values of all, one after the other in one tensor, for each of `inputs`."""
+    _check_pairs(outputs, inputs)
+    for output, own in zip(outputs, inputs, strict=True):
+        _check_times(members.size, output, own, "the output")
+        _check_dtype([output], own.dtype)
+    if len(inputs) != 1:
+        _agree(members, "all_gather_into_tensor", inputs, deadline)
+    for output, own in zip(outputs, inputs, strict=True):
+        into = output if output.is_contiguous() else torch.empty(output.shape, dtype=output.dtype)
+        rows = list(into.view(members.size, own.numel()).unbind())
+        all_gather(members, rows, own.contiguous().view(-1), deadline)
+        if into is not output:
+            output.copy_(into)
+
+
+def reduce_scatter_from(
+    members: Members, outputs: Tensors, inputs: Tensors, op: ReduceOp, deadline: float
+) -> None:
+    """Make the call reduce_scatter of each of `inputs`, which has a row for each rank."""
+    _check_pairs(outputs, inputs)
+    for output, given in zip(outputs, inputs, strict=True):
+        _check_times(members.size, given, output, "the input")
+        _reduction(op, given.dtype)
+    if len(inputs) != 1:
+        _agree(members, f"reduce_scatter_tensor by {_name_of(op)}", inputs, deadline)
+    for output, given in zip(outputs, inputs, strict=True):
+        rows = list(given.contiguous().view(members.size, output.numel()).unbind())
+        reduce_scatter(members, output, rows, op, deadline)
+
+
+def _agree(members: Members, call: str, tensors: Tensors, deadline: float) -> None:
+    """Begin a call of several tensors, whose number, dtypes and lengths are alike on all ranks."""
+    each = ", ".join(f"{one.numel()} of {one.dtype}" for one in tensors)
+    members.run([], [], f"coalesced {call}: {each}", deadline, _members.goes_on())
+
+
 def _check_root(root: int, size: int) -> None:
     if not 0 <= root < size:
         raise ConfigError(f"the root is {root}; the group has the ranks 0 to {size - 1}")
 
 
-def _check_count(tensors: Tensors, size: int, what: str) -> None:
+def _check_pairs(outputs: Tensors, inputs: Tensors) -> None:
+    if len(outputs) != len(inputs):
+        raise ConfigError(f"there are {len(inputs)} tensors, and {len(outputs)} outputs for them")
+
+
+def _check_times(size: int, large: torch.Tensor, small: torch.Tensor, what: str) -> None:
+    if large.numel() != size * small.numel():
+        raise ConfigError(
+            f"{what} has {large.numel()} elements; it is {size} ranks times {small.numel()}"
+        )
+
+
+def _check_own(to: torch.Tensor, values: torch.Tensor) -> None:
+    if to.numel() != values.numel():
+        raise ConfigError(
+            f"this rank gives {values.numel()} elements, and its tensor for them has {to.numel()}"
+        )
+
+
+def _check_dtype(tensors: Tensors, dtype: torch.dtype) -> None:
+    for tensor in tensors:
+        if tensor.dtype != dtype:
+            raise ConfigError(
+                f"there are tensors of {dtype} and of {tensor.dtype}; it is one dtype"
+            )
+
+
+def _check_reducible(tensor: torch.Tensor, op: ReduceOp) -> None:
+    if tensor.layout is torch.strided:
+        _reduction(op, tensor.dtype)
+    elif op != ReduceOp.SUM:
+        raise ConfigError("of sparse tensors there is only SUM; make them dense for another")
+    elif tensor.layout is not torch.sparse_coo:
+        raise ConfigError(f"the layout is {tensor.layout}; it is strided, or sparse_coo for SUM")
+
+
+def _check_count(tensors: Sequence[object], size: int, what: str) -> None:
     if len(tensors) != size:
         raise ConfigError(f"there are {len(tensors)} {what}; it is one for each of {size} ranks")
 
@@ -365,13 +470,21 @@ _REDUCTIONS: dict[ReduceOp.RedOpType, Callable[[torch.Tensor], torch.Tensor]] = 
 }
 
 
+def _plain(op: ReduceOp) -> ReduceOp.RedOpType:
+    return getattr(op, "op", op)  # isinstance() takes torch's constants for a ReduceOp too
+
+
+def _name_of(op: ReduceOp) -> str:
+    return str(_plain(op).name)
+
+
 def _reduction(op: ReduceOp, dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return what reduces tensors of this dtype over their first dimension, that of the ranks.
 
     Raises:
         ConfigError: there is no such operation, or torch has none for the dtype.
     """
-    kind = getattr(op, "op", op)  # isinstance() takes torch's constants for a ReduceOp too
+    kind = _plain(op)
     if kind not in _REDUCTIONS:
         raise ConfigError(
             f"the operation is {kind}; it is one of {', '.join(map(str, _REDUCTIONS))}"
@@ -383,12 +496,6 @@ def _reduction(op: ReduceOp, dtype: torch.dtype) -> Callable[[torch.Tensor], tor
             raise ConfigError(f"{kind} of {dtype}: {error}") from error
         _tried.add((kind, dtype))
     return _REDUCTIONS[kind]
-
-
-def _kind_of_reduction(op: ReduceOp, dtype: torch.dtype, count: int | None = None) -> int:
-    """Return a reduction's number, with a checksum of what must be the same on all ranks."""
-    same = f"{getattr(op, 'op', op)} {dtype} {count}".encode()
-    return _REDUCE | (zlib.crc32(same) & 0x7FF) << 20  # the bit above marks the core's own folds
 
 
 _tried: set[tuple[ReduceOp.RedOpType, torch.dtype]] = set()  # those that torch has

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
@@ -34,6 +35,14 @@ _MOST_KEPT = 32  # vectors between hosts, where each length has its own
 _NUMBERS = {torch.float32: 1, torch.float64: 2, torch.int32: 3, torch.int64: 4}
 _NAMES = {each: str(each).removeprefix("torch.") for each in _NUMBERS}
 NATIVE = frozenset(_NUMBERS)  # the dtypes that the core folds
+
+# A rank that refuses its arguments waits for so long to tell the others, which may be elsewhere.
+_TELL_SECONDS = 5.0
+_TEXT_BYTES = 1024  # of a call's description, if ranks are in different calls
+_KINDS = 1 << 31  # how many the core tells apart
+# In the core's error if an exchange is of another kind on another rank. All ranks then have it,
+# unlike one about a length.
+_OTHER_KIND = "made another call"
 
 _going_on = False
 
@@ -103,7 +112,9 @@ class Members:
         self.timeout = timeout
         self._group: Group | None = None
         self._exchange: Exchange | None = None
+        self._has_begun = False  # the present call has exchanged something
         self._may_be_out_of_step = False  # in the present call, if it goes on without the dead
+        self._away: set[int] = set()  # ranks that are dead or have left, as sums have shown
         # Ranks that miss a monitored barrier stay in step elsewhere.
         self._monitor: Exchange | None = None
         self._reducers: dict[tuple[torch.dtype, int], Reducer] = {}
@@ -148,7 +159,7 @@ class Members:
         self,
         gives: list[tuple[int, int]],
         takes: list[tuple[int, int, int, int, int]],
-        kind: int,
+        what: str,
         deadline: float,
         may_miss: bool = False,
     ) -> list[int]:
@@ -158,7 +169,7 @@ class Members:
             gives: of this rank's memory; the others see them as one buffer.
             takes: of the others' buffers, where to copy them, and how long the whole buffer must be
                 (0: as long as is needed).
-            kind: says which call this is.
+            what: says which call this is; the same on all ranks, or all get a ConfigError.
             deadline: the time.monotonic() until which to wait for other ranks.
             may_miss: leave out the ranks that are dead, instead of raising PeerError.
 
@@ -167,23 +178,80 @@ class Members:
         """
         if self._exchange is None:
             return []
+        self._has_begun = True
         self._may_be_out_of_step |= _going_on and not may_miss
+        kind = zlib.crc32(what.encode()) % _KINDS
         try:
             return self._exchange.run(gives, takes, kind, time_left(deadline), may_miss)
-        except errors.ConfigError:  # ranks that see nothing wrong ask how the call has ended
+        except errors.ConfigError as error:
+            # Ranks that see nothing wrong ask how the call has ended.
             self._may_be_out_of_step |= _going_on
+            if _OTHER_KIND in str(error):
+                self._explain(what, deadline)
             raise
+
+    def _explain(self, own: str, deadline: float) -> None:
+        """Tell the others which call this rank is in, as all ranks do that are in different ones.
+
+        Raises:
+            ConfigError: names another rank's call and this rank's.
+            PeerError: ranks are dead.
+        """
+        assert self._exchange is not None
+        self._drop_reducers()
+        texts = torch.zeros((self.size, _TEXT_BYTES), dtype=torch.uint8)
+        said = f"call {self._call}, {own}".encode()[:_TEXT_BYTES]
+        texts[self.rank, : len(said)] = torch.tensor(list(said), dtype=torch.uint8)
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        takes = [(rank, 0, _TEXT_BYTES, texts[rank].data_ptr(), _TEXT_BYTES) for rank in others]
+        gives = [(texts[self.rank].data_ptr(), _TEXT_BYTES)]
+        self._exchange.begin_call(0)  # for the ranks of which one may be in another call
+        missing = self._exchange.run(gives, takes, 0, time_left(deadline), True)
+        if missing and not _going_on:
+            raise errors.PeerError("ranks are dead", missing)
+        heard = [bytes(each.tolist()).rstrip(b"\0").decode(errors="replace") for each in texts]
+        for rank in others:
+            if heard[rank] not in ("", heard[self.rank]):
+                raise errors.ConfigError(
+                    f"rank {self.names[rank]} has made {heard[rank]}; this rank has made "
+                    f"{heard[self.rank]}; all ranks of a group make the same calls in the same "
+                    "order, with tensors of the same dtype"
+                )
+
+    def _refuse(self, error: errors.ConfigError, call: str, deadline: float) -> None:
+        """Have a call fail on all ranks, since this one refuses its arguments.
+
+        The others may be in an exchange, which they see to be of another kind, or in a sum. They
+        see this rank leave the sum, and then look here.
+
+        Raises:
+            ConfigError: they do not come; this rank has left the group.
+            PeerError: ranks are dead.
+        """
+        self._drop_reducers()
+        deadline = min(deadline, deadline_in(_TELL_SECONDS))
+        try:
+            self.run([], [], f"with wrong arguments: {error}", deadline, _going_on)
+        except errors.ConfigError:  # this rank's own says more
+            pass
+        except errors.TimeoutError as late:
+            self._fail_awaiting(call, late)
+            raise errors.ConfigError(
+                f"{error}; other ranks did not come to be told, so this rank has left the group"
+            ) from late
 
     @contextmanager
     def in_step(self, call: str, deadline: float) -> Iterator[None]:
         """Make a call as a whole, or leave: afterwards the ranks might be in different calls.
 
-        An error of the arguments may be one of this rank alone: the others are then in the call,
-        whose number its next one does not have, so that all ranks get an error there. If
-        keep_going() holds, PeerError is one on all ranks.
+        An error of the arguments that this rank finds before it exchanges anything is one on all
+        ranks, and they stay in step. So they do after one about a length, which only some ranks
+        see, as nothing is exchanged after it. If a rank's call ends in the middle in any other way,
+        its next one has not the number of the others', and all get an error. If keep_going() holds,
+        PeerError is one on all ranks.
         """
         self._check_in_step()
-        self._may_be_out_of_step = False
+        self._has_begun = self._may_be_out_of_step = False
         self._call = self._call % _MOST_CALLS + 1
         if self._exchange is not None:
             self._exchange.begin_call(self._call)
@@ -191,6 +259,8 @@ class Members:
             try:
                 yield
             except (errors.ConfigError, errors.PeerError) as error:
+                if isinstance(error, errors.ConfigError) and not self._has_begun:
+                    self._refuse(error, call, deadline)
                 self._end_together(error, deadline)
                 raise
             self._end_together(None, deadline)
@@ -198,12 +268,16 @@ class Members:
             raise
         except BaseException as error:  # an interrupt too
             if not (_going_on and isinstance(error, errors.PeerError)):
-                awaited = ""
                 if isinstance(error, errors.TimeoutError):
-                    late = errors.describe_ranks(self.names[rank] for rank in error.ranks)
-                    awaited = f" after it had waited for {late}"
-                self.fail(call, awaited, error.ranks if isinstance(error, errors.PeerError) else ())
+                    self._fail_awaiting(call, error)
+                else:
+                    dead = error.ranks if isinstance(error, errors.PeerError) else ()
+                    self.fail(call, dead=dead)
             raise
+
+    def _fail_awaiting(self, call: str, error: errors.TimeoutError) -> None:
+        late = errors.describe_ranks(self.names[rank] for rank in error.ranks)
+        self.fail(call, f" after it had waited for {late}")
 
     def _check_in_step(self) -> None:
         """Raise PeerError if an earlier call has not come to its end on this rank."""
@@ -291,27 +365,52 @@ class Members:
             mean: the mean instead of the sum.
             deadline: the time.monotonic() until which to wait for other ranks.
         """
-        count = tensor.numel()
-        if self._exchange is None or not count:
+        if self._exchange is None:
             return
-        dtype = tensor.dtype
+        count, dtype = tensor.numel(), tensor.dtype
+        what = f"all_reduce of {count} elements of {dtype} by {'AVG' if mean else 'SUM'}"
+        if not count:  # another rank may have some
+            self.run([], [], what, deadline, _going_on)
+            return
+        self._has_begun = True
         if tensor.is_cuda:
             whole = tensor.contiguous()
-            self._reduce_on_gpu(whole.view(-1), mean, deadline)
+            self._reduce_on_gpu(whole.view(-1), mean, what, deadline)
             if whole is not tensor:
                 tensor.copy_(whole)
-        elif _going_on:
-            self._reduce_living(tensor, mean, deadline)
-        elif self._folds_all or count * tensor.element_size() <= _FOLD_BYTES:
+        elif not _going_on and (self._folds_all or count * dtype.itemsize <= _FOLD_BYTES):
             left = time_left(deadline)
-            self._exchange.fold(tensor.data_ptr(), count, _NUMBERS[dtype], mean, left)
+            try:
+                self._exchange.fold(tensor.data_ptr(), count, _NUMBERS[dtype], mean, left)
+            except errors.ConfigError:  # all ranks have one
+                self._explain(what, deadline)
+                raise
         else:
-            reducer = self._reducer(dtype, count, deadline)
+            reducer = self._reducer(dtype, count, deadline, what)
             left = time_left(deadline)
             others = reducer.allreduce(tensor.data_ptr(), count, mean, left, self._call)
-            if len(others) + 1 < self.size:
-                missing = set(range(self.size)) - {self.rank, *others}
-                raise errors.PeerError("ranks are dead", missing)
+            self._make_up(tensor, others, mean, what, deadline)
+
+    def _make_up(
+        self, tensor: torch.Tensor, others: list[int], mean: bool, what: str, deadline: float
+    ) -> None:
+        """Make up for the ranks that a sum lacks.
+
+        Raises:
+            ConfigError: a rank has left the sum, since it refuses its arguments.
+            PeerError: a rank is dead, unless keep_going() holds.
+        """
+        living = len(others) + 1
+        if living == self.size:
+            return
+        missing = set(range(self.size)) - {self.rank, *others}
+        if not missing <= self._away:  # alike on all ranks that are in the sum
+            self.run([], [], what, deadline, _going_on)
+            self._away |= missing
+        if not _going_on:
+            raise errors.PeerError("ranks are dead", missing)
+        if not mean and tensor.dtype.is_floating_point:
+            tensor.mul_(self.size / living)
 
     def folds_on_gpu(self, tensor: torch.Tensor, op: ReduceOp) -> bool:
         """Return whether reduce() takes this CUDA tensor. The answer is the same on all ranks."""
@@ -323,32 +422,26 @@ class Members:
             and tensor.dtype in NATIVE
         )
 
-    def _reduce_on_gpu(self, tensor: torch.Tensor, mean: bool, deadline: float) -> None:
+    def _reduce_on_gpu(self, tensor: torch.Tensor, mean: bool, what: str, deadline: float) -> None:
         stream = torch.cuda.current_stream(tensor.device).cuda_stream
         for part in tensor.split(_LARGEST_ON_GPU // tensor.element_size()):
-            reducer = self._reducer_on_gpu(part, deadline)
+            reducer = self._reducer_on_gpu(part, deadline, what)
             left = time_left(deadline)
             try:
                 others = reducer.allreduce(part.data_ptr(), part.numel(), mean, left, stream)
             except BaseException:  # an interrupt too
                 reducer.shut()  # the others may still fold what this call has sent
                 raise
-            living = len(others) + 1
-            if living == self.size:
-                continue
-            if not _going_on:
-                missing = set(range(self.size)) - {self.rank, *others}
-                raise errors.PeerError("ranks are dead", missing)
-            if not mean and tensor.dtype.is_floating_point:
-                part.mul_(self.size / living)
+            self._make_up(part, others, mean, what, deadline)
 
-    def _reducer_on_gpu(self, part: torch.Tensor, deadline: float) -> DeviceReducer:
+    def _reducer_on_gpu(self, part: torch.Tensor, deadline: float, what: str) -> DeviceReducer:
         """Return a vector that takes the part. All ranks choose and make the same."""
         least = _LEAST_REDUCED // part.element_size()
         capacity = max(least, 1 << (part.numel() - 1).bit_length())
         key = part.dtype, part.device, capacity
         found = self._on_gpu.pop(key, None)
         if found is None:
+            self._agree_to_make(what, deadline)
             look_for_nvrtc_in(nvrtc_folders())
             self._made += 1
             found = DeviceReducer(
@@ -365,17 +458,19 @@ class Members:
             self._on_gpu.pop(next(iter(self._on_gpu))).shut()
         return found
 
-    def _reduce_living(self, tensor: torch.Tensor, mean: bool, deadline: float) -> None:
-        count = tensor.numel()
-        reducer = self._reducer(tensor.dtype, count, deadline)
-        left = time_left(deadline)
-        others = reducer.allreduce(tensor.data_ptr(), count, mean, left, self._call)
-        living = len(others) + 1
-        if living < self.size and not mean and tensor.dtype.is_floating_point:
-            tensor.mul_(self.size / living)
+    def _agree_to_make(self, what: str, deadline: float) -> None:
+        """Check that all ranks make a vector for this call, for which they wait without looking."""
+        self.run([], [], f"{what}, the first of its size", deadline, _going_on)
 
-    def _reducer(self, dtype: torch.dtype, count: int, deadline: float) -> Reducer:
-        """Return a vector that takes `count` elements. All ranks choose and make the same."""
+    def _reducer(self, dtype: torch.dtype, count: int, deadline: float, what: str = "") -> Reducer:
+        """Return a vector that takes `count` elements. All ranks choose and make the same.
+
+        Args:
+            dtype: of the elements.
+            count: how many there are.
+            deadline: the time.monotonic() until which to wait for other ranks.
+            what: says which call this is, unless all ranks are known to be here.
+        """
         if self.group.is_one_host:
             least = _LEAST_REDUCED // dtype.itemsize
             capacity = max(least, 1 << (count - 1).bit_length())
@@ -383,6 +478,8 @@ class Members:
             capacity = count
         found = self._reducers.pop((dtype, capacity), None)
         if found is None:
+            if what:
+                self._agree_to_make(what, deadline)
             self._made += 1
             name = f"reducer-{self._made}"
             found = Reducer(self.group, _NAMES[dtype], capacity, name, time_left(deadline))
@@ -399,10 +496,19 @@ class Members:
 
     def _shut(self) -> None:
         """Leave the calls of all ranks, so that nobody waits for this rank in one."""
+        self._shut_reducers()
+        for exchange in (self._exchange, self._monitor):
+            if exchange is not None:
+                exchange.shut()
+
+    def _drop_reducers(self) -> None:
+        """Leave all sums; a later one makes its vector anew, on all ranks."""
+        self._shut_reducers()
+        self._reducers.clear()
+        self._on_gpu.clear()
+
+    def _shut_reducers(self) -> None:
         for reducer in list(self._reducers.values()):
             reducer.shut()
         for on_gpu in list(self._on_gpu.values()):  # a thread may be adding one
             on_gpu.shut()
-        for exchange in (self._exchange, self._monitor):
-            if exchange is not None:
-                exchange.shut()

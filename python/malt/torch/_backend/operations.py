@@ -43,7 +43,15 @@ def _parts(tensor: torch.Tensor, sizes: Sequence[int], ranks: int) -> Tensors:
                 "evenly; give the sizes"
             )
         return list(tensor.chunk(ranks)) if tensor.shape[0] else [tensor] * ranks
+    if sum(sizes) != tensor.shape[0]:
+        raise ConfigError(
+            f"the first dimension is {tensor.shape[0]}, and the sizes add up to {sum(sizes)}"
+        )
     return list(tensor.split(list(sizes)))
+
+
+def _refuse(_: Members, error: ConfigError, _deadline: float) -> None:
+    raise error
 
 
 class Operations:
@@ -51,35 +59,39 @@ class Operations:
 
     core: Core
 
+    def _one(self, name: str, tensors: Any, opts: Any) -> torch.Tensor:
+        """Return the only tensor of a collective call, which fails on all ranks if it has more."""
+        try:
+            return _one(tensors)
+        except ConfigError as error:
+            self.core.call(name, opts, [], _refuse, error).wait()
+            raise
+
     def allreduce(self, tensors: Any, opts: Any = None) -> Call:
-        tensor = _one(tensors)
+        tensor = self._one("all_reduce", tensors, opts)
         return self.core.call(
             "all_reduce", opts, [tensor], collectives.all_reduce, tensor, _op(opts)
         )
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Call:
-        op = _op(opts)
-
-        def each(members: Members, deadline: float) -> None:
-            for tensor in tensors:
-                collectives.all_reduce(members, tensor, op, deadline)
-
-        return self.core.call("all_reduce", opts, tensors, each)
+        return self.core.call(
+            "all_reduce", opts, tensors, collectives.all_reduce_coalesced, tensors, _op(opts)
+        )
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Call:
-        tensor = _one(tensors)
+        tensor = self._one("broadcast", tensors, opts)
         root = opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)
         return self.core.call("broadcast", opts, [tensor], collectives.broadcast, tensor, root)
 
     def reduce(self, tensors: Any, opts: Any = None) -> Call:
-        tensor = _one(tensors)
+        tensor = self._one("reduce", tensors, opts)
         return self.core.call(
             "reduce", opts, [tensor], collectives.reduce, tensor, _op(opts), opts.rootRank
         )
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Call:
         into = outputs[0] if isinstance(outputs[0], list) else outputs
-        own = _one(inputs)
+        own = self._one("all_gather", inputs, opts)
         return self.core.call(
             "all_gather", opts, outputs, collectives.all_gather, into, own, shown=[own]
         )
@@ -87,54 +99,36 @@ class Operations:
     def allgather_coalesced(
         self, outputs: list[Tensors], inputs: Tensors, opts: Any = None
     ) -> Call:
-        def each(members: Members, deadline: float) -> None:
-            for place, own in enumerate(inputs):
-                into = [of_rank[place] for of_rank in outputs]
-                collectives.all_gather(members, into, own, deadline)
-
-        return self.core.call("all_gather", opts, outputs, each, shown=inputs)
+        return self.core.call(
+            "all_gather",
+            opts,
+            outputs,
+            collectives.all_gather_coalesced,
+            outputs,
+            inputs,
+            shown=inputs,
+        )
 
     def all_gather_single(self, output: torch.Tensor, own: torch.Tensor, opts: Any = None) -> Call:
-        def gather(members: Members, deadline: float) -> None:
-            self._gather_into(members, output, own, deadline)
-
-        return self.core.call("all_gather", opts, [output], gather, shown=[own])
+        return self.all_gather_single_coalesced([output], [own], opts)
 
     def all_gather_single_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
     ) -> Call:
-        def each(members: Members, deadline: float) -> None:
-            for output, own in zip(outputs, inputs, strict=True):
-                self._gather_into(members, output, own, deadline)
-
-        return self.core.call("all_gather", opts, outputs, each, shown=inputs)
-
-    @staticmethod
-    def _gather_into(
-        members: Members, output: torch.Tensor, own: torch.Tensor, deadline: float
-    ) -> None:
-        if output.numel() != own.numel() * members.size:
-            raise ConfigError(
-                f"the output has {output.numel()} elements; it is {members.size} ranks times "
-                f"{own.numel()}"
-            )
-        into = output if output.is_contiguous() else torch.empty(output.shape, dtype=output.dtype)
-        rows = list(into.view(members.size, -1).unbind()) if own.numel() else []
-        if rows:
-            collectives.all_gather(members, rows, own.contiguous().view(-1), deadline)
-        if into is not output:
-            output.copy_(into)
+        return self.core.call(
+            "all_gather", opts, outputs, collectives.all_gather_into, outputs, inputs, shown=inputs
+        )
 
     def gather(self, outputs: list[Tensors], inputs: Any, opts: Any = None) -> Call:
         into = outputs[0] if outputs else []
-        own = _one(inputs)
+        own = self._one("gather", inputs, opts)
         return self.core.call(
             "gather", opts, outputs, collectives.gather, into, own, opts.rootRank, shown=[own]
         )
 
     def scatter(self, outputs: Any, inputs: list[Tensors], opts: Any = None) -> Call:
         given = inputs[0] if inputs else []
-        output = _one(outputs)
+        output = self._one("scatter", outputs, opts)
         return self.core.call(
             "scatter",
             opts,
@@ -148,7 +142,7 @@ class Operations:
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Call:
         given = inputs[0] if isinstance(inputs[0], list) else inputs
-        output = _one(outputs)
+        output = self._one("reduce_scatter", outputs, opts)
         return self.core.call(
             "reduce_scatter",
             opts,
@@ -163,33 +157,21 @@ class Operations:
     def reduce_scatter_single(
         self, output: torch.Tensor, given: torch.Tensor, opts: Any = None
     ) -> Call:
-        def reduce(members: Members, deadline: float) -> None:
-            self._reduce_from(members, output, given, _op(opts), deadline)
-
-        return self.core.call("reduce_scatter", opts, [output], reduce, shown=[given])
+        return self.reduce_scatter_single_coalesced([output], [given], opts)
 
     def reduce_scatter_single_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
     ) -> Call:
-        def each(members: Members, deadline: float) -> None:
-            for output, given in zip(outputs, inputs, strict=True):
-                self._reduce_from(members, output, given, _op(opts), deadline)
-
-        return self.core.call("reduce_scatter", opts, outputs, each, shown=inputs)
-
-    @staticmethod
-    def _reduce_from(
-        members: Members, output: torch.Tensor, given: torch.Tensor, op: ReduceOp, deadline: float
-    ) -> None:
-        if given.numel() != output.numel() * members.size:
-            raise ConfigError(
-                f"the input has {given.numel()} elements; it is {members.size} ranks times "
-                f"{output.numel()}"
-            )
-        if not output.numel():
-            return
-        rows = list(given.contiguous().view(members.size, -1).unbind())
-        collectives.reduce_scatter(members, output, rows, op, deadline)
+        return self.core.call(
+            "reduce_scatter",
+            opts,
+            outputs,
+            collectives.reduce_scatter_from,
+            outputs,
+            inputs,
+            _op(opts),
+            shown=inputs,
+        )
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Call:
         return self.core.call(
@@ -204,12 +186,11 @@ class Operations:
         input_sizes: Sequence[int],
         opts: Any = None,
     ) -> Call:
-        ranks = self.core.members.size
-        into = output if output.is_contiguous() else torch.empty(output.shape, dtype=output.dtype)
-        outputs = _parts(into, output_sizes, ranks)
-        inputs = _parts(given, input_sizes, ranks)
-
         def exchange(members: Members, deadline: float) -> None:
+            is_plain = output.is_contiguous()
+            into = output if is_plain else torch.empty(output.shape, dtype=output.dtype)
+            outputs = _parts(into, output_sizes, members.size)
+            inputs = _parts(given, input_sizes, members.size)
             collectives.all_to_all(members, outputs, inputs, deadline)
             if into is not output:
                 output.copy_(into)
