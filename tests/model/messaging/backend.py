@@ -39,6 +39,7 @@ from malt.torch._backend import (
     members,
     point_to_point,
     store_bootstrap,
+    typed_link,
     work,
 )
 from malt.torch._backend.operations import Operations
@@ -198,7 +199,6 @@ class BackendJob:
                 {
                     "dist": dist,
                     "form_group": form_group,
-                    "Link": Link,
                     "threading": threading,
                     "time": time,
                     "_SLOT_BYTES": _SLOT,
@@ -207,6 +207,7 @@ class BackendJob:
                     "_NAP_SECONDS": 0.02,
                 },
             ),
+            (typed_link, {"Link": Link}),
             (
                 work,
                 {

@@ -266,3 +266,65 @@ def test_unlike_dtypes_of_the_same_size_are_refused_by_name_on_all_ranks(
     for text in ranks.each("operations"):
         assert "by MAX" in text
         assert "by MIN" in text
+
+
+UNLIKE_MESSAGES = """
+join()
+other = 1 - rank
+
+def error_of(call):
+    try:
+        call()
+    except malt.ConfigError as error:
+        return str(error)
+    return ""
+
+def receive(values, **options):
+    return error_of(lambda: dist.recv(values, **options))
+
+for count in (3, 3_000_000):  # one part, and many
+    for values in (torch.ones(count), torch.ones(2 * count), torch.full((count,), 5)):
+        dist.isend(values, 1) if rank == 0 else None
+    if rank == 1:
+        taken = torch.zeros(count, dtype=torch.int64)
+        kept = torch.full((count,), 7, dtype=torch.int32)
+        texts = [receive(kept, src=0), receive(kept)]
+        dist.recv(taken, 0)
+        tell(**{f"texts {count}": texts, f"kept {count}": kept.unique().tolist(),
+                f"taken {count}": taken.unique().tolist()})
+dist.barrier()
+# Of tensors that wait, each has the next message of its tag.
+if rank == 1:
+    first, second = torch.zeros(2, dtype=torch.int32), torch.zeros(2)
+    works = [dist.irecv(first, 0, tag=3), dist.irecv(second, 0, tag=3)]
+dist.barrier()
+if rank == 0:
+    dist.send(torch.ones(2), 1, tag=3)
+    dist.send(torch.full((2,), 2.0), 1, tag=3)
+else:
+    tell(waited=error_of(works[0].wait))
+    works[1].wait()
+    tell(second=second.tolist())
+tell(tags=[error_of(lambda: dist.send(torch.ones(1), other, tag=tag)) for tag in (-1, 1 << 27)])
+largest = torch.zeros(1, dtype=torch.bool)
+dist.send(~largest, other, tag=(1 << 27) - 1) if rank else dist.recv(
+    largest, other, tag=(1 << 27) - 1)
+tell(largest=largest.item())
+"""
+
+
+def test_a_message_of_another_dtype_is_refused_by_name_and_the_next_arrives(
+    tmp_path: Path,
+) -> None:
+    ranks = run_ranks(tmp_path, 2, UNLIKE_MESSAGES)
+    for count in (3, 3_000_000):
+        for text in ranks.told[1][f"texts {count}"]:
+            assert "the message is of torch.float32" in text
+            assert "the tensor to receive it of torch.int32" in text
+        assert ranks.told[1][f"kept {count}"] == [7]
+        assert ranks.told[1][f"taken {count}"] == [5]
+    assert "of torch.float32" in ranks.told[1]["waited"]
+    assert ranks.told[1]["second"] == [2.0, 2.0]
+    for texts in ranks.each("tags"):
+        assert all("it is from 0 to 134217727" in text for text in texts)
+    assert ranks.told[0]["largest"] is True

@@ -16,14 +16,13 @@ import torch
 import torch.distributed as dist
 
 from malt import _errors as errors
-from malt._core_import import Link
 from malt._job.joining import form_group
 from malt._uninterrupted import uninterrupted
-from malt.torch._backend.collectives import bytes_of
 from malt.torch._backend.errors import translated, translation
 from malt.torch._backend.members import Members, deadline_in, time_left
 from malt.torch._backend.store_bootstrap import bootstrap_over
 from malt.torch._backend.streams import is_plain, on_host, on_stream_of
+from malt.torch._backend.typed_link import TypedLink, check_tag
 from malt.torch._backend.work import Blocking, Call, Line, start_thread
 
 _Kept = TypeVar("_Kept")
@@ -54,14 +53,14 @@ class _End:
         self._pair = source, target
         self._place = self._pair.index(members.rank)
         self._attempts = 0
-        self._link: Link | None = None
+        self._link: TypedLink | None = None
         self.names = members.names[source], members.names[target]
 
     @property
     def is_made(self) -> bool:
         return self._link is not None
 
-    def link(self, deadline: float) -> Link:
+    def link(self, deadline: float) -> TypedLink:
         """Return the link, which both ranks make together at their first message.
 
         Raises:
@@ -81,7 +80,7 @@ class _End:
         """Whether the other rank uses the link, or waits to do so."""
         return self.is_made or self._attempt_of_other() != 0
 
-    def _make(self, deadline: float) -> Link:
+    def _make(self, deadline: float) -> TypedLink:
         while (left := time_left(deadline)) > 0:
             other = self._attempt_of_other()
             # If one rank gave up when the other has just made it, there would be half a link.
@@ -91,7 +90,7 @@ class _End:
                 return self._meet(other, left)
         raise errors.TimeoutError("the other rank did not make the link", [1 - self._place])
 
-    def _meet(self, other: int, seconds: float) -> Link:
+    def _meet(self, other: int, seconds: float) -> TypedLink:
         """Make the link with the other rank, which is in its attempt of this number."""
 
         def find_dead() -> set[int]:
@@ -105,7 +104,7 @@ class _End:
         prefix = "{}/{}/{}".format(self._key, *numbers)
         store = dist.PrefixStore(prefix, self._store)
         group = form_group(bootstrap_over(store, self._place, 2, find_dead), seconds)
-        return Link(group, self._key, _SLOT_BYTES, _DEPTH, time_left(deadline))
+        return TypedLink(group, self._key, _SLOT_BYTES, _DEPTH, time_left(deadline))
 
     def _announce(self, attempt: int) -> None:
         self._store.set(f"{self._key}/{self._place}", str(attempt).encode())
@@ -142,12 +141,12 @@ class Sender:
             with translated("send", self._end.names):
                 link = self._end.link(deadline)
                 if call.begin():
-                    link.send(given.data_ptr(), bytes_of(given), tag, time_left(deadline))
+                    link.send(given, tag, deadline)
 
         if self._end.is_made and self._line.is_idle:
             with translated("send", self._end.names):
                 link = self._end.link(deadline)
-                if link.try_send(given.data_ptr(), bytes_of(given), tag, call.begun):
+                if link.try_send(given, tag, call.begun):
                     call.end()
                     return call
         self._line.put(step, call)
@@ -253,11 +252,11 @@ class Receiver:
         return True
 
     def _read(
-        self, link: Link, tensor: torch.Tensor, tag: int, deadline: float, call: Call
+        self, link: TypedLink, tensor: torch.Tensor, tag: int, deadline: float, call: Call
     ) -> None:
         is_direct = tensor.is_contiguous() and is_plain(tensor)
         here = tensor if is_direct else torch.empty(tensor.shape, dtype=tensor.dtype)
-        link.receive(here.data_ptr(), bytes_of(here), tag, time_left(deadline), call.begun)
+        link.receive(here, tag, deadline, call.begun)
         if here is not tensor:
             with torch.no_grad():
                 tensor.copy_(here)
@@ -331,16 +330,17 @@ class Mail:
 
     def send(self, tensor: torch.Tensor, to: int, tag: int, is_blocking: bool = False) -> Call:
         """Send a tensor to rank `to` of the group. `is_blocking`: torch waits for it at once."""
-        return self._sender(self._check(to)).send(tensor, tag, is_blocking)
+        return self._sender(self._check(to, tag)).send(tensor, tag, is_blocking)
 
     def receive(
         self, tensor: torch.Tensor, source: int, tag: int, is_blocking: bool = False
     ) -> Call:
         """Receive a tensor from rank `source` of the group."""
-        return self._receiver(self._check(source)).receive(tensor, tag, is_blocking)
+        return self._receiver(self._check(source, tag)).receive(tensor, tag, is_blocking)
 
     def receive_any(self, tensor: torch.Tensor, tag: int, is_blocking: bool = False) -> Call:
         """Receive a tensor from whichever rank sends one with this tag first."""
+        check_tag(tag)
         self._blocking.settle()
         line = self._kept(self._any, tag, lambda: Line("malt receive from any"))
         deadline = deadline_in(self._members.timeout)
@@ -383,7 +383,8 @@ class Mail:
                     raise errors.TimeoutError("no message came", others)
             time.sleep(_NAP_SECONDS)
 
-    def _check(self, rank: int) -> int:
+    def _check(self, rank: int, tag: int) -> int:
+        check_tag(tag)
         if not 0 <= rank < self._members.size or rank == self._members.rank:
             raise errors.ConfigError(
                 f"the rank is {rank}; it is another one of 0 to {self._members.size - 1} in the "
