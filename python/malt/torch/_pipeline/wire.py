@@ -168,7 +168,9 @@ class Wire:
             except TimeoutError:
                 if left <= _LOOK_SECONDS:
                     raise TimeoutError(
-                        f"no message of rank {self.peer} came within {self._timeout:g} s",
+                        f"malt.torch.Pipeline: no message of rank {self.peer} came within "
+                        f"{self._timeout:g} s; a longer limit: malt.init(timeout=...) or "
+                        "MALT_TIMEOUT; then make a new pipeline on all ranks",
                         [self.peer],
                     ) from None
             look()
