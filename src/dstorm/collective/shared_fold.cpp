@@ -57,8 +57,8 @@ void SharedFold::announce() { state_.channel().wake(state_.peers()); }
 // When a rank posts to an exchange, all of its earlier rounds have ended. So the first rank that
 // comes here after an exchange finds the highest of their numbers, and so do others that come at
 // the same time; the ranks after them take the number that it has noted. `ready` is read first: if
-// it is of a round since the exchange, `since` shows that. If a rank has posted to a later exchange,
-// this one is late, and its rounds are over.
+// it is of a round since the exchange, `since` shows that. If a rank has posted to a later
+// exchange, this one is late, and its rounds are over.
 std::uint64_t SharedFold::after(std::uint64_t last) {
   Line& own = line(state_.group().rank());
   const std::uint64_t posted = state_.group().posted();

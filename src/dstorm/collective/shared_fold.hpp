@@ -30,9 +30,9 @@ class SharedFold {
   // The rounds on one board of a segment are of one kind. Each rank numbers them alike, upwards.
   SharedFold(SegmentState& state, int board) : state_(state), board_(board) {}
 
-  // The number of this rank's next round, after that of its last one: one more. After an exchange of
-  // the group all ranks go on from the same number, though one may have made fewer calls before it
-  // (A9 of allreduce.hpp).
+  // The number of this rank's next round, after that of its last one: one more. After an exchange
+  // of the group all ranks go on from the same number, though one may have made fewer calls before
+  // it (A9 of allreduce.hpp).
   std::uint64_t after(std::uint64_t last);
 
   // Announces this rank's input for `round` and waits for the other live ranks. `operation` must be
@@ -71,7 +71,7 @@ class SharedFold {
     // before was aborted.
     std::atomic<std::uint64_t> operation[2];
     std::atomic<std::uint64_t> input;
-    // The last number before its rounds since the exchange `since`, the last to which it had posted.
+    // The number before its first round since the exchange `since`, its last one by then.
     std::atomic<std::uint64_t> base;
     std::atomic<std::uint64_t> since;
   };
