@@ -219,6 +219,8 @@ def together(given: bytes) -> Any:
         timeout=1.0,
         _limit=1.0,
         _left=1.0,
+        _wait=None,
+        _last_group=None,
         _repeats=False,
         _is_marked=False,
     )

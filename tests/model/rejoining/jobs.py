@@ -37,7 +37,6 @@ from malt._rejoining import await_ranks, forming, generations, handover
 from malt._rendezvous import member_session, node_session, server, session, wire
 from malt._rendezvous.wire import ToClient, ToServer
 from malt._shared import replica
-from malt._shared import shared as public_shared
 from rejoining import groups, launchers, shared
 from rejoining.machines import Deadline, Process, Threading, Time, World
 from rejoining.sockets import Listener, SelectModule, SelectorsModule, SocketModule
@@ -186,8 +185,10 @@ class Job:
                 replica,
                 {"Deadline": deadline, "Messages": shared.Messages, "Reducer": shared.Reducer},
             ),
-            (public_shared, {"Deadline": deadline}),
-            (jobs, {"current": lambda: self.lives[world.here().process].job}),
+            (
+                jobs,
+                {"current": lambda: self.lives[world.here().process].job, "Deadline": deadline},
+            ),
         ]
         before = [(module, {n: getattr(module, n) for n in names}) for module, names in instead]
         for module, names in instead:
