@@ -451,7 +451,7 @@ class Vector:
         """
         The exact fold of the vectors of all live ranks, on all of them. Collective.
 
-        If an exception ends the call (a time limit, Ctrl-C), the vector is unchanged. Call it again: others may have ended it, and this rank then gets the same result. If they have not, theirs end with a TimeoutError, which names this rank.
+        If an exception ends the call (a time limit, Ctrl-C), the vector is unchanged. Call it again: others may have ended it, and this rank then gets the same result. If they have not, theirs end with a TimeoutError, which names this rank. After another collective call, such as malt.barrier(), it is a new call on all ranks.
 
         Args:
             fold: AVG (the default), SUM, MEDIAN or TRIMMED_MEAN(f); of integers as in gather().
