@@ -525,7 +525,7 @@ TEST(Allreduce, RankThatIsACallBehindMeetsTheOthersOnceTheyHaveMetElsewhere) {
         } catch (const TimeoutError&) {
           CHECK_THAT(is_missed);
         }
-        CHECK_THAT(vector.mask() == (is_missed ? 1 << group->rank() : (1 << ranks) - 1));
+        CHECK_THAT(vector.mask() == (is_missed ? 1 << group->rank() : (1 << group->size()) - 1));
         group->barrier();
       }
       return 0;
