@@ -43,6 +43,18 @@ class Bytes final : public dstorm::Operand {
   std::unique_ptr<std::byte[]> values_{new std::byte[kBytes]()};
 };
 
+// Rounds in the input are numbered from 1 on; an Allreduce's, from the group's last exchange on.
+void count_from_last_exchange(const dstorm::Segment& segment) {
+  const dstorm::SegmentState& state = segment.parts().state;
+  const dstorm::Mailbox mailbox(state.memory().mailbox(kPeer), state.shape());
+  for (std::size_t slot = 0; slot < state.shape().depth(); ++slot) {
+    dstorm::AllreduceHead head;
+    std::memcpy(&head, mailbox.payload(slot), sizeof(head));
+    head.round += segment.group().posted() << 32;
+    std::memcpy(mailbox.payload(slot), &head, sizeof(head));
+  }
+}
+
 }  // namespace
 
 void run(Input input) {
@@ -52,6 +64,7 @@ void run(Input input) {
   is_refused([&] {
     dstorm::Allreduce allreduce(peer.group(), "sum", "bytes", kBytes);
     const WildMailbox mailbox(allreduce.segment(), input.rest());
+    count_from_last_exchange(allreduce.segment());
     Bytes vector;
     for (unsigned round = 0; round <= rounds; ++round) {
       is_refused([&] {
