@@ -169,7 +169,7 @@ class Group : public std::enable_shared_from_this<Group> {
   // The `what` of the exchange that an exception has ended on this rank, and to which others may
   // come yet; "" if there is none.
   std::string pending() const;
-  // What made such calls is gone, so that no rank can repeat one. If one is pending(), the next
+  // The vector of such calls is gone, so that no rank can repeat one. If one is pending(), the next
   // exchange of another call waits for the others to come to it, and goes on.
   void abandon(std::string_view call) noexcept;
   // Whether another live rank has begun a call anew that this rank has ended: whether it has posted

@@ -6,23 +6,18 @@ time.monotonic() at which it gives up. All ranks of the group make the same call
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch.distributed import ReduceOp
 
 from malt._errors import ConfigError
 from malt.torch._backend import members as _members
+from malt.torch._backend import reductions
 from malt.torch._backend.members import NATIVE, SLOT_BYTES, Held, Members
 from malt.torch._backend.streams import staged
 
 Tensors = Sequence[torch.Tensor]
-
-_WIDE = {torch.bool: torch.int64} | {
-    each: torch.int64 if not each.is_floating_point else torch.float32
-    for each in (torch.uint8, torch.int8, torch.int16, torch.float16, torch.bfloat16)
-}
 
 
 def bytes_of(tensor: torch.Tensor) -> int:
@@ -235,7 +230,7 @@ def _all_reduce(members: Members, tensor: torch.Tensor, op: ReduceOp, deadline: 
     if tensor.dtype in NATIVE and tensor.is_contiguous():
         return members.reduce(tensor, mean, deadline)
     if tensor.dtype in NATIVE or _members.goes_on():
-        copy = tensor.to(_WIDE.get(tensor.dtype, tensor.dtype), copy=True).contiguous()
+        copy = tensor.to(reductions.WIDE.get(tensor.dtype, tensor.dtype), copy=True).contiguous()
         members.reduce(copy, mean, deadline)
         tensor.copy_(copy)
         return None
@@ -260,7 +255,7 @@ def reduce_scatter(
     _check_dtype(inputs, inputs[0].dtype)
     size, rank = members.size, members.rank
     own = inputs[rank].contiguous()
-    reduction = _reduction(op, own.dtype)
+    reduction = reductions.reduction(op, own.dtype)
     length = bytes_of(own)
     # The tensors for different ranks may differ in size, but not those of one rank.
     parts = [each.contiguous() for each in inputs]
@@ -274,7 +269,7 @@ def reduce_scatter(
         for other in range(size)
         if other != rank
     ]
-    what = f"reduce_scatter of {own.dtype} by {_name_of(op)}"
+    what = f"reduce_scatter of {own.dtype} by {reductions.name_of(op)}"
     members.run(gives, takes, what, deadline)
     _copy(output, reduction(rows))
 
@@ -288,13 +283,13 @@ def _fold(
     deadline: float,
 ) -> None:
     """Reduce a slot's worth of all ranks' values at a time, on the ranks `roots`."""
-    reduction = _reduction(op, tensor.dtype)
+    reduction = reductions.reduction(op, tensor.dtype)
     flat = tensor.contiguous().view(-1)
     is_root = members.rank in roots
     result = torch.empty_like(flat) if is_root else flat
     step = SLOT_BYTES // flat.element_size()
     # Tensors of other lengths would be reduced in another number of parts.
-    what = f"{name} of {flat.numel()} elements of {flat.dtype} by {_name_of(op)}"
+    what = f"{name} of {flat.numel()} elements of {flat.dtype} by {reductions.name_of(op)}"
     for begin in range(0, max(flat.numel(), 1), step):
         part = flat[begin : begin + step]
         gives = [(part.data_ptr(), bytes_of(part))]
@@ -339,7 +334,7 @@ def all_reduce_coalesced(members: Members, tensors: Tensors, op: ReduceOp, deadl
     """Make the call all_reduce of each tensor."""
     for tensor in tensors:
         _check_reducible(tensor, op)
-    _agree(members, f"all_reduce by {_name_of(op)}", tensors, deadline)
+    _agree(members, f"all_reduce by {reductions.name_of(op)}", tensors, deadline)
     for tensor in tensors:
         all_reduce(members, tensor, op, deadline)
 
@@ -383,9 +378,9 @@ def reduce_scatter_from(
     _check_pairs(outputs, inputs)
     for output, given in zip(outputs, inputs, strict=True):
         _check_times(members.size, given, output, "the input")
-        _reduction(op, given.dtype)
+        reductions.reduction(op, given.dtype)
     if len(inputs) != 1:
-        _agree(members, f"reduce_scatter_tensor by {_name_of(op)}", inputs, deadline)
+        _agree(members, f"reduce_scatter_tensor by {reductions.name_of(op)}", inputs, deadline)
     for output, given in zip(outputs, inputs, strict=True):
         rows = list(given.contiguous().view(members.size, output.numel()).unbind())
         reduce_scatter(members, output, rows, op, deadline)
@@ -431,7 +426,7 @@ def _check_dtype(tensors: Tensors, dtype: torch.dtype) -> None:
 
 def _check_reducible(tensor: torch.Tensor, op: ReduceOp) -> None:
     if tensor.layout is torch.strided:
-        _reduction(op, tensor.dtype)
+        reductions.reduction(op, tensor.dtype)
     elif op != ReduceOp.SUM:
         raise ConfigError("of sparse tensors there is only SUM; make them dense for another")
     elif tensor.layout is not torch.sparse_coo:
@@ -441,61 +436,3 @@ def _check_reducible(tensor: torch.Tensor, op: ReduceOp) -> None:
 def _check_count(tensors: Sequence[object], size: int, what: str) -> None:
     if len(tensors) != size:
         raise ConfigError(f"there are {len(tensors)} {what}; it is one for each of {size} ranks")
-
-
-def _sum(rows: torch.Tensor) -> torch.Tensor:
-    return rows.sum(0, dtype=_WIDE.get(rows.dtype))  # rounded once
-
-
-def _mean(rows: torch.Tensor) -> torch.Tensor:
-    total = _sum(rows)
-    if total.dtype.is_floating_point or total.dtype.is_complex:
-        return total / len(rows)
-    return torch.div(total, len(rows), rounding_mode="trunc")
-
-
-def _bitwise(function: Callable[..., torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
-    return lambda rows: functools.reduce(function, rows.unbind(0))
-
-
-_REDUCTIONS: dict[ReduceOp.RedOpType, Callable[[torch.Tensor], torch.Tensor]] = {
-    ReduceOp.SUM: _sum,
-    ReduceOp.AVG: _mean,
-    ReduceOp.PRODUCT: lambda rows: rows.prod(0, dtype=_WIDE.get(rows.dtype)),
-    ReduceOp.MIN: lambda rows: rows.amin(0),
-    ReduceOp.MAX: lambda rows: rows.amax(0),
-    ReduceOp.BAND: _bitwise(torch.bitwise_and),
-    ReduceOp.BOR: _bitwise(torch.bitwise_or),
-    ReduceOp.BXOR: _bitwise(torch.bitwise_xor),
-}
-
-
-def _plain(op: ReduceOp) -> ReduceOp.RedOpType:
-    return getattr(op, "op", op)  # isinstance() takes torch's constants for a ReduceOp too
-
-
-def _name_of(op: ReduceOp) -> str:
-    return str(_plain(op).name)
-
-
-def _reduction(op: ReduceOp, dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return what reduces tensors of this dtype over their first dimension, that of the ranks.
-
-    Raises:
-        ConfigError: there is no such operation, or torch has none for the dtype.
-    """
-    kind = _plain(op)
-    if kind not in _REDUCTIONS:
-        raise ConfigError(
-            f"the operation is {kind}; it is one of {', '.join(map(str, _REDUCTIONS))}"
-        )
-    if (kind, dtype) not in _tried:
-        try:
-            _REDUCTIONS[kind](torch.zeros((2, 1), dtype=dtype))
-        except (RuntimeError, NotImplementedError) as error:
-            raise ConfigError(f"{kind} of {dtype}: {error}") from error
-        _tried.add((kind, dtype))
-    return _REDUCTIONS[kind]
-
-
-_tried: set[tuple[ReduceOp.RedOpType, torch.dtype]] = set()  # those that torch has
