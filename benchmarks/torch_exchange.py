@@ -53,17 +53,18 @@ def median_ratio(results, kind):
 class Report(report.Report):
     def steps(self, measured):
         rows = []
-        for (sync, batch), results in measured.items():
+        for (staleness, batch), results in measured.items():
             plain, averaged = (median(results, name) for name in ("plain", "averaged"))
             ratio = median_ratio(results, "seconds")
             processor = median_ratio(results, "processor_seconds")
             verdict = self._verdict(
-                f"a step at batch {batch}, {sync}", ratio > MOST_STEP and "time"
+                f"a step at batch {batch}, staleness {staleness}", ratio > MOST_STEP and "time"
             )
-            row = [str(batch), sync, f"{plain * 1e6:,.0f}", f"{averaged * 1e6:,.0f}"]
+            row = [str(batch), str(staleness), f"{plain * 1e6:,.0f}", f"{averaged * 1e6:,.0f}"]
             rows.append([*row, f"{ratio:.3f}", f"{processor:.3f}", f"{MOST_STEP:g}", verdict])
         parameters = results[0]["parameters"]
-        header = ["batch", "sync", "plain", "with exchange", "x", "x processor time", "at most", ""]
+        header = ["batch", "staleness", "plain", "with exchange"]
+        header += ["x", "x processor time", "at most", ""]
         self._sections.append(
             f"Microseconds a step of SGD on {RANKS} ranks, of a network of {parameters:,} "
             "parameters (784-256-256-10), alone and with `malt.torch.average(every=32)`: of blocks "
@@ -104,11 +105,12 @@ class Report(report.Report):
 
 def main():
     options = parse()
-    steps = {("bsp", 64): [], ("bsp", 256): [], ("async", 64): []}
+    steps = {(0, 64): [], (0, 256): [], (None, 64): []}
     trainings = {"plain": [], "ddp": [], "malt": []}
     for seed in range(options.rounds):
-        for sync, batch in steps:
-            steps[sync, batch].append(run(RANKS, "step", "--sync", sync, "--batch", batch))
+        for staleness, batch in steps:
+            given = "--staleness", str(staleness).lower(), "--batch", batch
+            steps[staleness, batch].append(run(RANKS, "step", *given))
         for way, results in trainings.items():
             shared = ("--way", way, "--epochs", options.epochs, "--seed", seed)
             results.append(run(1 if way == "plain" else RANKS, "train", *shared))

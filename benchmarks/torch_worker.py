@@ -1,6 +1,6 @@
 """One rank of a job under `torch_exchange.py`, started by `malt run`.
 
-    malt run -n 2 torch_worker.py step --out FOLDER --sync bsp        # the cost of a step
+    malt run -n 2 torch_worker.py step --out FOLDER --staleness 0     # the cost of a step
     malt run -n 2 torch_worker.py train --out FOLDER --way malt       # or ddp, or plain
 
 Rank 0 writes FOLDER/result.json.
@@ -30,7 +30,9 @@ def parse():
     parser.add_argument("what", choices=["step", "train"])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--way", choices=["malt", "ddp", "plain"], default="malt")
-    parser.add_argument("--sync", default="bsp")
+    parser.add_argument(
+        "--staleness", type=lambda text: None if text == "none" else int(text), default=0
+    )
     parser.add_argument("--every", type=int, default=32)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--hidden", type=int, default=256)
@@ -63,7 +65,7 @@ def time_steps(options):
     x = torch.randn(options.batch, 784)
     y = torch.randint(10, (options.batch,))
     plain, averaged = network(options.hidden), network(options.hidden)
-    average = malt.torch.average(averaged, options.every, sync=options.sync)
+    average = malt.torch.average(averaged, options.every, staleness=options.staleness)
     optimizers = {"plain": sgd(plain), "averaged": sgd(averaged)}
     seconds = {"plain": [], "averaged": []}
     processor_seconds = {"plain": [], "averaged": []}
@@ -105,7 +107,7 @@ def train(options):
         )
         trained = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
     elif options.way == "malt":
-        average = malt.torch.average(model, options.every, sync=options.sync)
+        average = malt.torch.average(model, options.every, staleness=options.staleness)
     steps = len(x) // options.batch
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, options.epochs * steps)
     order = torch.Generator().manual_seed(options.seed * malt.size() + malt.rank())

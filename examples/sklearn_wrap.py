@@ -36,7 +36,7 @@ def parse_knobs() -> argparse.Namespace:
     p.add_argument("--estimator", choices=ESTIMATORS, default="svm")
     p.add_argument("--every", type=int, help="rows from one average to the next")
     p.add_argument("--epochs", type=int, default=10, help="passes over the rows")
-    p.add_argument("--sync", default="bsp", help="bsp; ssp:K, at most K behind; async, never waits")
+    p.add_argument("--staleness", type=int, default=0, help="exchanges that others may be behind")
     return p.parse_args()
 
 
@@ -54,7 +54,9 @@ def main() -> None:
         sys.exit(str(error))
 
     malt.init()
-    model = malt.learn.wrap(estimator, every=knobs.every, passes=knobs.epochs, sync=knobs.sync)
+    model = malt.learn.wrap(
+        estimator, every=knobs.every, passes=knobs.epochs, staleness=knobs.staleness
+    )
     x, y = malt.shard(data.x_train), malt.shard(data.y_train)
     malt.barrier()
     start = time.perf_counter()

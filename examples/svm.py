@@ -1,7 +1,7 @@
 """MALT-SVM: a linear SVM on real text, trained by stochastic gradient descent on one or many ranks.
 
     malt run -n 4 examples/svm.py                                  # BSP over ALL
-    malt run -n 4 examples/svm.py --graph halton --sync async        # nobody waits for anybody
+    malt run -n 4 examples/svm.py --graph halton --staleness none      # nobody waits for anybody
     malt run -n 4 examples/svm.py --average gradient               # exchange gradients, not models
     mpirun -n 4 python examples/svm.py                             # the same under MPI
     python examples/svm.py                                         # one process: the serial loop
@@ -50,7 +50,7 @@ def parse_knobs() -> argparse.Namespace:
     )
     p.add_argument("--average", choices=["model", "gradient"], default="model", help="what is sent")
     p.add_argument("--graph", choices=GRAPHS, default="all", help="who sends to whom")
-    p.add_argument("--sync", default="bsp", help="bsp; ssp:K, at most K behind; async, never waits")
+    p.add_argument("--staleness", default="0", help="iterations that others may be behind, or none")
     p.add_argument("--epochs", type=int, default=20)
     p.add_argument("--batch", type=int, default=16, help="examples in one rank's SGD step")
     p.add_argument("--every", type=int, default=8, help="SGD steps from one update to the next")
@@ -71,20 +71,10 @@ def parse_knobs() -> argparse.Namespace:
     if min(knobs.epochs, knobs.batch, knobs.every, knobs.repeats, *knobs.ranks or [1]) < 1:
         p.error("--epochs, --batch, --every, --ranks and --repeats start at 1")
     try:
-        knobs.staleness = parse_staleness(knobs.sync)
+        knobs.staleness = None if knobs.staleness == "none" else int(knobs.staleness)
     except ValueError:
-        p.error(f"--sync {knobs.sync}: give bsp, ssp:K with a whole number K, or async")
+        p.error(f"--staleness {knobs.staleness}: give a whole number of iterations, or none")
     return knobs
-
-
-def parse_staleness(sync: str) -> int | None:
-    """How many iterations an in-neighbour may be behind; None: any number."""
-    if sync in ("bsp", "async"):
-        return 0 if sync == "bsp" else None
-    mode, _, bound = sync.partition(":")
-    if mode != "ssp" or not bound.isdecimal():
-        raise ValueError(sync)
-    return int(bound)
 
 
 # ---- The model: hinge loss with an L2 penalty ----------------------------------------------------
@@ -258,7 +248,7 @@ def main() -> None:
         result = {
             "ranks": malt.size(),
             "graph": knobs.graph if m else None,
-            "mode": f"{knobs.sync}, {knobs.average}" if m else "serial",
+            "mode": f"staleness {knobs.staleness}, {knobs.average}" if m else "serial",
             "seed": knobs.seed,
             "seconds": seconds,
             "documents": data.x_train.shape[0],

@@ -29,12 +29,15 @@ Result = dict[str, Any]  # what svm.py --results writes
 class Setting(NamedTuple):
     ranks: int
     graph: str
-    sync: str
+    staleness: int | None
 
     def label(self) -> str:
         if self.ranks == 1:
             return "1 rank, serial"
-        return f"{self.ranks} ranks, {self.graph.upper()}, {self.sync.upper()}"
+        return f"{self.ranks} ranks, {self.graph.upper()}, {self.mode()}"
+
+    def mode(self) -> str:
+        return {0: "BSP", None: "async"}.get(self.staleness, f"SSP {self.staleness}")
 
 
 Runs = dict[Setting, list[Result]]
@@ -44,8 +47,8 @@ COLOURS = ("0.25", "tab:blue", "tab:orange", "tab:green", "tab:purple")
 def settings(ranks: list[int] | None) -> list[Setting]:
     """One rank; one on each core (at most 8), and 4; the most over fewer edges, not in lockstep."""
     several = sorted(ranks or {min(max(CORES, 2), 8), 4})
-    made = [Setting(1, "all", "bsp"), *(Setting(n, "all", "bsp") for n in several)]
-    return [*made, Setting(several[-1], "halton", "ssp:2")]
+    made = [Setting(1, "all", 0), *(Setting(n, "all", 0) for n in several)]
+    return [*made, Setting(several[-1], "halton", 2)]
 
 
 def run(knobs: argparse.Namespace) -> int:
@@ -76,7 +79,8 @@ def train(setting: Setting, seed: int, knobs: argparse.Namespace) -> Result | No
     results = knobs.out / "svm_run.json"
     results.unlink(missing_ok=True)
     command = [sys.executable, "-m", "malt", "run", "-n", str(setting.ranks), str(SVM)]
-    command += ["--graph", setting.graph, "--sync", setting.sync, "--seed", str(seed)]
+    command += ["--graph", setting.graph, "--staleness", str(setting.staleness).lower()]
+    command += ["--seed", str(seed)]
     for name in ("average", "epochs", "batch", "every", "rate", "l2", "made"):
         command += [f"--{name}", str(getattr(knobs, name))]
     done = subprocess.run([*command, "--results", str(results)], check=False)
@@ -128,7 +132,7 @@ def table(runs: Runs) -> str:
             [
                 str(setting.ranks),
                 setting.graph.upper() if parallel else "-",
-                setting.sync.upper() if parallel else "serial",
+                setting.mode() if parallel else "serial",
                 f"{seconds:.2f}" if reached else "not reached",
                 f"{serial / seconds:.2f}" if reached and math.isfinite(serial) else "-",
                 f"{updates:.0f}" if reached else "not reached",

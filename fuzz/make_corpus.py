@@ -151,6 +151,61 @@ def sparse() -> dict[str, bytes]:
     return seeds
 
 
+# ---- src/vol/ps/table.hpp ------------------------------------------------------------------------
+
+
+def table() -> dict[str, bytes]:
+    """What rank 1 writes to the server of rank 0. The table has 40 rows of three float64."""
+    kinds = {"push": 1, "pull": 2, "hot_pull": 3, "clock": 4, "bye": 5, "lost": 15}  # Head::Kind
+    kinds |= {"forward": 21, "forwarded": 22, "applied": 23, "hot_values": 24, "copy_begin": 25}
+    kinds |= {"copy_part": 26, "copy_end": 27, "leaving": 28, "leaving_known": 29}
+    consecutive, listed, kept, numbered = range(4)
+
+    def message(kind: str, body: bytes = b"", *, push: int = 0, clock: int = 0, first: int = 0,
+                count: int = 0, keys: int = consecutive, number: int = 1) -> bytes:  # fmt: skip
+        by_server = kinds[kind] >= kinds["lost"]
+        head = struct.pack("<2I3QqQ2I", kinds[kind], 1, number, push, clock, first, count, keys, 0)
+        return bytes([by_server, len(body)]) + head + body
+
+    def rows(kind: str, *keys: int, form: int = listed, **given: int) -> bytes:
+        values = b"" if "pull" in kind else struct.pack(f"<{3 * len(keys)}d", *range(3 * len(keys)))
+        named = struct.pack(f"<{len(keys)}q", *keys) if form in (listed, kept) else b""
+        return message(kind, named + values, count=len(keys), keys=form, **given)
+
+    plain, copies, bsp, coded, hot, lists, bound = (
+        b"\x00\x00", b"\x01\x00", b"\x03\x00", b"\x09\x00", b"\x12\x00", b"\x01\x01", b"\x03\x02",
+    )  # fmt: skip
+    int8 = bytes(3 * 2) + struct.pack("<f", 1)  # two rows: a byte each, and a scale
+    copy = message("copy_begin", first=2) + message("copy_part", bytes(96), first=2)
+    return {
+        "push": plain + rows("push", 1, 5, 30, push=1) + rows("push", 2, 3, push=2, number=2),
+        "push_consecutive": plain + rows("push", 4, 5, form=consecutive, first=4, push=1),
+        "pull": plain + rows("pull", 1, 5, 30) + rows("pull", 6, 7, form=consecutive, first=6),
+        "pull_of_a_later_clock": bsp
+        + rows("pull", 1, clock=2)
+        + message("clock", clock=2, number=0),
+        "bsp": bsp + rows("push", 1, 9, push=1) + message("clock", clock=1, number=0),
+        "bound": bound + b"".join(rows("push", 1, 9, push=n, number=n) for n in range(1, 12)),
+        "forward": copies + rows("forward", 1, 9, 17, push=1) + message("applied", clock=1),
+        "forwarded": copies + rows("push", 1, 9, push=1) + message("forwarded", number=2),
+        "copy": copies + copy + message("copy_end", bytes(16), first=2),
+        "copy_with_kept": bsp
+        + copy
+        + rows("forward", 8, 9, push=1, number=0)
+        + message("copy_end", bytes(16), first=2),
+        "coded": coded + message("push", struct.pack("<2q", 1, 2) + int8, count=2, keys=listed),
+        "hot": hot + rows("hot_pull", 1, 5, clock=0) + rows("hot_values", 5, 30, clock=1),
+        "hot_lost": hot + rows("hot_pull", 1, 5, 30) + message("lost", first=5, number=2),
+        "lists": lists
+        + rows("push", 1, 2, form=kept, push=1)
+        + rows("push", 1, 2, form=numbered, push=2),
+        "leaving": copies + message("leaving", number=1) + message("leaving_known", number=1),
+        "bye": plain + message("bye", number=0) + rows("push", 1, push=1),
+        "keys_that_fall": plain + rows("push", 5, 1, push=1),
+        "a_row_beyond": plain + rows("pull", 40),
+    }
+
+
 # ---- src/dstorm/remote/verbs/inbox.hpp -----------------------------------------------------------
 
 
@@ -778,7 +833,7 @@ def watching() -> dict[str, bytes]:
 
 TARGETS = [
     address, allreduce, dense, device_setting, downlink, graph, handshake, inbox, listener, notices,
-    record, roll_call, segment, sparse, svmlight, uplink, checkpoint, model, job_messages,
+    record, roll_call, segment, sparse, svmlight, table, uplink, checkpoint, model, job_messages,
     rendezvous, watching,
 ]  # fmt: skip
 

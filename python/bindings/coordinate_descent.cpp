@@ -111,8 +111,6 @@ void bind_descent(py::module_& module, const std::string& suffix) {
       .def_property_readonly("fall", [](const Bound& self) { return self.descent.fall(); })
       .def_property_readonly("updates", [](const Bound& self) { return self.descent.updates(); })
       .def_property_readonly("looked", [](const Bound& self) { return self.descent.looked(); })
-      .def_property_readonly("unscreened",
-                             [](const Bound& self) { return self.descent.unscreened(); })
       .def_property_readonly(
           "mean", [](const Bound& self) { return self.descent.mean(); },
           "The sum of the columns' means times their weights.")

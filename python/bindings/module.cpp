@@ -5,6 +5,7 @@
 #include "bindings.hpp"
 #include "dstorm/host/memory.hpp"
 #include "dstorm/slot/checksum.hpp"
+#include "vol/exchange.hpp"
 #include "vol/kernels.hpp"
 
 namespace malt_bindings {
@@ -144,6 +145,8 @@ void bind_errors(py::module_&) {
       raise("PeerError", error.what(), &error.ranks());
     } catch (const dstorm::Superseded& error) {
       raise("SupersededError", error.what());
+    } catch (const vol::OtherCall& error) {
+      raise("OtherCallError", error.what());
     } catch (const dstorm::ConfigError& error) {
       raise("ConfigError", error.what());
     } catch (const dstorm::Error& error) {

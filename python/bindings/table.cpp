@@ -68,7 +68,7 @@ struct Seat {
         server(std::make_unique<ServerThread>(std::move(servers_group), options, edition, before,
                                               clients->deadline())) {
     try {
-      client = std::make_unique<Client>(clients, options, edition, server.get());
+      client = std::make_unique<Client>(clients, options, *server, edition);
     } catch (...) {
       server->stop(clients->timeout());
       throw;

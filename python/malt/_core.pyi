@@ -1718,9 +1718,6 @@ class CoordinateDescentFloat32:
         The sum of the columns' means times their weights.
         """
     @property
-    def unscreened(self) -> int:
-        ...
-    @property
     def updates(self) -> int:
         ...
     @property
@@ -1787,9 +1784,6 @@ class CoordinateDescentFloat64:
         """
         The sum of the columns' means times their weights.
         """
-    @property
-    def unscreened(self) -> int:
-        ...
     @property
     def updates(self) -> int:
         ...

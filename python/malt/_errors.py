@@ -36,7 +36,7 @@ class PeerError(Error, ConnectionError):
     """This rank was evicted or cut off, or a rank that the call needs is dead or has left.
 
     Attributes:
-        ranks: the ranks that are dead or have left, sorted; empty if it is this rank that was
+        ranks: the ranks that are dead or have left, sorted; all others if it is this rank that was
             evicted or cut off.
     """
 
@@ -49,6 +49,13 @@ class PeerError(Error, ConnectionError):
 
 class SupersededError(Error):
     """The ranks move to another group, in which the interrupted call must be made again.
+
+    The package handles this error itself; users never see it.
+    """
+
+
+class OtherCallError(ConfigError):
+    """Another rank made another call of an exchange at the same time; all ranks have this error.
 
     The package handles this error itself; users never see it.
     """

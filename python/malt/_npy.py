@@ -228,3 +228,26 @@ class _Place:
         data: bytes = self._file.read(size)
         self._at += len(data)
         return data
+
+
+def check_compressed(matrix: Any) -> None:
+    """Raise ValueError unless the indices of a CSR, CSC or BSR matrix lie within it.
+
+    SciPy reads where they say. Its own check looks at none if the last pointer is 0 or less, and
+    takes differences of pointers, which may overflow.
+    """
+    matrix.check_format(full_check=True)
+    rows, columns = matrix.shape
+    if matrix.format == "bsr":
+        rows, columns = rows // matrix.blocksize[0], columns // matrix.blocksize[1]
+    major, minor = (columns, rows) if matrix.format == "csc" else (rows, columns)
+    pointers, indices = matrix.indptr, matrix.indices
+    if pointers.dtype.kind not in "iu" or indices.dtype.kind not in "iu":
+        raise ValueError("its indices are no whole numbers")
+    if pointers.shape != (major + 1,) or pointers[0] != 0:
+        raise ValueError(f"it has {len(pointers)} pointers for {major} rows, or begins elsewhere")
+    if (pointers[1:] < pointers[:-1]).any() or pointers[-1] > min(len(indices), len(matrix.data)):
+        raise ValueError("its pointers decrease, or end behind its values")
+    used = indices[: pointers[-1]]
+    if len(used) and (used.min() < 0 or used.max() >= minor):
+        raise ValueError(f"it has an index that is not from 0 to {minor - 1}")

@@ -21,7 +21,6 @@ one machine each have a copy of JAX, which takes all cores: set
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -43,6 +42,7 @@ from malt._errors import ConfigError
 from malt._job import job as jobs
 from malt._job.job import Job
 from malt._vectors.averaging import Averaging
+from malt._vectors.progress import Progress
 from malt._vectors.vectors import vector
 
 __all__ = ["allreduce", "average"]
@@ -52,7 +52,9 @@ _EXCHANGED_AS = {"float16": "float32", "bfloat16": "float32"}  # the others as t
 _KINDS = ("float32", "float64", "int32", "int64")
 
 
-def average(tree: Any, *, graph: Graph | None = None, sync: str = "bsp", name: str = "") -> Any:
+def average(
+    tree: Any, *, graph: Graph | None = None, staleness: int | None = 0, name: str = ""
+) -> Any:
     """Return the mean of the ranks' trees. Collective.
 
     Call it after each step, or after every few (local SGD: Stich, 2019). Leaves that are not
@@ -64,9 +66,10 @@ def average(tree: Any, *, graph: Graph | None = None, sync: str = "bsp", name: s
             shapes and dtypes, on all ranks. Each structure has memory of its own
             until malt.finalize().
         graph: which ranks send to which; None: every rank to every rank.
-        sync: "bsp" (a call waits for the other ranks' call of the same number), "ssp:K" (for the
-            one K before it) or "async" (for none).
-        name: tells trees of one structure apart, where several are averaged by "ssp:K" or "async".
+        staleness: how many calls an in-neighbour may be behind; 0: a call waits for theirs of the
+            same number (BSP); None: it waits for none.
+        name: tells trees of one structure apart, where several are averaged with a staleness that
+            is not 0.
 
     Returns:
         A tree of the same structure, with JAX arrays for the leaves that were exchanged, each on
@@ -75,11 +78,16 @@ def average(tree: Any, *, graph: Graph | None = None, sync: str = "bsp", name: s
     Raises:
         ConfigError: an argument is wrong, a leaf is not all in this process, or, on every rank, the
             ranks' trees differ.
-        TimeoutError: the ranks that the error names did not come to this exchange.
+        TimeoutError: the ranks that the error names did not come to this exchange. Call it again
+            with the same tree: it goes on where it has ended, also after Ctrl-C.
     """
-    averaging = Averaging(graph, sync)
-    key = (averaging.graph, sync, name)
-    return _exchange(tree, averaging.graph, key, averaging.exchange, False)
+    averaging = Averaging(graph, staleness)
+    key = (averaging.graph, averaging.staleness, name)
+
+    def run(progress: Progress, held: Vector) -> None:
+        progress.exchange(averaging, held)
+
+    return _exchange(tree, averaging.graph, key, run, False)
 
 
 def allreduce(tree: Any, fold: Fold = AVG) -> Any:
@@ -97,7 +105,10 @@ def allreduce(tree: Any, fold: Fold = AVG) -> Any:
         ConfigError: as average(); or a leaf has another dtype.
         TimeoutError: as average().
     """
-    run = partial(Vector.allreduce, fold=fold)
+
+    def run(progress: Progress, held: Vector) -> None:
+        progress.allreduce(held, fold)
+
     return _exchange(tree, ALL, "allreduce", run, True)
 
 
@@ -110,10 +121,12 @@ class _Layout(NamedTuple):
 
 
 _vectors: WeakKeyDictionary[Job, dict[Any, Vector]] = WeakKeyDictionary()
+# The calls that an exception has ended on this rank.
+_unfinished: WeakKeyDictionary[Job, dict[Any, Progress]] = WeakKeyDictionary()
 
 
 def _exchange(
-    tree: Any, graph: Graph, key: Any, run: Callable[[Vector], object], has_integers: bool
+    tree: Any, graph: Graph, key: Any, run: Callable[[Progress, Vector], None], has_integers: bool
 ) -> Any:
     paths, structure = jax.tree_util.tree_flatten_with_path(tree)
     leaves = [leaf for _, leaf in paths]
@@ -126,12 +139,18 @@ def _exchange(
 
     def on_host(*given: Any) -> list[Array]:
         arrays = dict(zip(exchanged, map(np.asarray, given), strict=True))
+        call = key, str(structure), tuple(layouts)
+        unfinished = _unfinished.setdefault(jobs.current(), {})
+        progress = unfinished.setdefault(call, Progress())
         for layout in layouts:
             held = _vector(key, str(structure), layout, graph)
-            _fill(held.array, [arrays[k] for k in layout.leaves])
-            run(held)
+            if not progress.has_exchanged(held):
+                _fill(held.array, [arrays[k] for k in layout.leaves])
+            run(progress, held)
             arrays.update(_parts(held.array, layout, arrays))
-        return [arrays[k] for k in exchanged]
+        result = [arrays[k] for k in exchanged]
+        del unfinished[call]
+        return result
 
     given = [shaped[k] for k in exchanged]
     if any(isinstance(leaf, jax.core.Tracer) for leaf in given):

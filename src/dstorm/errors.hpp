@@ -50,6 +50,17 @@ class Superseded : public Error {
   using Error::Error;
 };
 
+// `ranks` are in another collective call than this one (Group::exchange).
+class OtherCalls : public ConfigError {
+ public:
+  OtherCalls(const std::string& what, std::vector<int> ranks)
+      : ConfigError(what), ranks_(std::move(ranks)) {}
+  const std::vector<int>& ranks() const noexcept { return ranks_; }
+
+ private:
+  std::vector<int> ranks_;
+};
+
 // A call of several exchanges failed on a rank, which has begun it anew, while this rank went on to
 // a later step (Group::exchange). It works when all ranks begin it anew.
 class BegunAnew : public ConfigError {

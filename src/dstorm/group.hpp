@@ -169,14 +169,17 @@ class Group : public std::enable_shared_from_this<Group> {
   // The `what` of the exchange that an exception has ended on this rank, and to which others may
   // come yet; "" if there is none.
   std::string pending() const;
-  // The vector of such calls is gone, so that no rank can repeat one. If one is pending(), the next
-  // exchange of another call waits for the others to come to it, and goes on.
-  void abandon(std::string_view call) noexcept;
+  // This rank has given up the call, and need not repeat it. If it is pending(), the next exchange
+  // of another call waits for the others to post, and goes on to the one after that; so do others
+  // that are in another call, and for those in this one the next step throws OtherCalls.
+  void abandon(std::string_view call);
   // Whether another live rank has begun a call anew that this rank has ended: whether it has posted
-  // a step of `call` to the exchange that comes next.
+  // a step of `call` to the exchange that comes next, other than step 0.
   bool is_begun_anew(std::string_view call) const noexcept;
   // The number of exchanges to which this rank has posted.
   std::uint64_t posted() const noexcept;
+  // Of these, the last one to which all live ranks have posted, as far as this rank knows.
+  std::uint64_t met() const noexcept;
   // Waits until the exchanges numbered `by_rank` have arrived here from every live rank. To be
   // called when no rank posts any more and all have told one another these numbers. Throws
   // TimeoutError.
@@ -225,7 +228,9 @@ class Group : public std::enable_shared_from_this<Group> {
   Group();
   bool has_posted(int rank, std::uint64_t number) const noexcept;
   void await_posts_of(std::uint64_t number, std::string_view what, const Deadline& deadline);
-  std::vector<std::optional<Bytes>> posts_of(std::uint64_t number) const;
+  std::vector<std::optional<Bytes>> posts_of(std::uint64_t number, std::string_view what) const;
+  void post(std::uint64_t number, std::string_view what, std::span<const std::byte> mine);
+  bool is_void(std::uint64_t number, const std::vector<int>& elsewhere) const;
   std::string last_calls(const std::vector<int>& ranks) const;
 
   struct Impl;

@@ -24,6 +24,7 @@ struct SegmentParts;
 
 struct SegmentOptions {
   std::string name = {};       // in errors; two open segments of a job may not share one
+  std::string call = {};       // its name in errors; if empty, "segment 'NAME'"
   std::size_t slot_bytes = 0;  // the largest update
   int depth = 2;               // slots per sender; at staleness 0 under LATEST at least 2
   Policy policy = Policy::kLatest;

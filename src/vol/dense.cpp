@@ -32,6 +32,7 @@ dstorm::SegmentOptions segment_options(const VectorOptions& options, DType dtype
   }
   dstorm::SegmentOptions segment;
   segment.name = options.name;
+  segment.call = "vector '" + options.name + "'";
   segment.slot_bytes = coded;
   segment.depth = options.depth;
   segment.policy = options.policy;

@@ -14,12 +14,6 @@ constexpr std::uint32_t kLast = 1U << 31;
 
 }  // namespace
 
-void add_traffic(dstorm::Stats& stats, const dstorm::Stats& more) {
-  stats.bytes_out += more.bytes_out;
-  stats.bytes_in += more.bytes_in;
-  stats.wait_seconds += more.wait_seconds;
-}
-
 // The vector, in the form in which Allreduce folds it.
 class DenseAllreduce::MessageOperand final : public dstorm::Operand {
  public:
@@ -52,32 +46,21 @@ DenseAllreduce::DenseAllreduce(dstorm::Segment& segment, const Elements& element
       folding_(folding),
       owns_memory_(owns_memory),
       has_codec_(has_codec),
-      shared_(segment.parts().state, kAllreduceBoard) {}
-
-std::string DenseAllreduce::what() const {
-  return "allreduce of vector '" + segment_.options().name + "'";
-}
+      call_("allreduce of vector '" + segment.options().name + "'"),
+      shared_(segment.parts().state, kAllreduceBoard),
+      by_messages_(segment, call_) {}
 
 dstorm::Stats DenseAllreduce::stats() const {
   dstorm::Stats stats = stats_;
-  if (by_messages_ != nullptr) add_traffic(stats, by_messages_->stats());
+  add_traffic(stats, by_messages_.stats());
   return stats;
 }
 
-void DenseAllreduce::shut() noexcept {
-  if (by_messages_ != nullptr) by_messages_->shut();
-  segment_.group().abandon(what());
-  segment_.group().abandon(dstorm::describe({.name = what()}));
-}
+void DenseAllreduce::shut() noexcept { by_messages_.shut(); }
 
 void DenseAllreduce::reset() {
-  reset_messages();
+  by_messages_.reset();
   round_ = 0;
-}
-
-void DenseAllreduce::reset_messages() {
-  end_messages();
-  have_met_ = false;
 }
 
 const std::vector<int>& DenseAllreduce::run(const Fold& fold, const dstorm::Deadline& deadline,
@@ -93,12 +76,13 @@ const std::vector<int>& DenseAllreduce::run(const Fold& fold, const dstorm::Dead
   dstorm::Operation operation{(operation_code(fold) ^ call_code(call)) | (last ? kLast : 0),
                               std::string(fold.name()) + (last ? ", the last one" : "")};
   if (call != 0) operation.name += ", call " + std::to_string(call);
-  if (missed_ && missed_->posted != group.posted()) missed_.reset();
+  if (missed_ && missed_->met != group.met()) missed_.reset();
   if (missed_) return take_missed(operation.code);
   for (;;) {
     // An evicted rank can still write the memory that a shared fold would use.
     if (!group.is_one_host() || group.has_left_out() || has_codec_) {
-      return run_by_messages(fold, operation, deadline);
+      MessageOperand operand(*this, fold);
+      return by_messages_.run(operand, elements_.bytes(), operation, deadline);
     }
     if (run_shared(fold, operation, deadline)) break;
     throw_if_failed(operation, deadline);
@@ -146,7 +130,7 @@ bool DenseAllreduce::meet_and_fold(const Fold& fold, std::uint32_t operation, st
     if (shared_.is_committed()) {
       const std::byte* const result = segment_.parts().state.memory().result();
       missed_ = {operation,
-                 segment_.group().posted(),
+                 segment_.group().met(),
                  shared_.members(),
                  {result, result + elements_.bytes()}};
     }
@@ -156,7 +140,7 @@ bool DenseAllreduce::meet_and_fold(const Fold& fold, std::uint32_t operation, st
 
 const std::vector<int>& DenseAllreduce::take_missed(std::uint32_t operation) {
   if (missed_->operation != operation || missed_->result.size() != elements_.bytes()) {
-    throw ConfigError(what() +
+    throw ConfigError(call_ +
                       " cannot start: the last one, with another fold or length, did not end on "
                       "this rank and has ended on others; repeat that first");
   }
@@ -186,9 +170,9 @@ void DenseAllreduce::throw_if_failed(const dstorm::Operation& operation,
   const dstorm::Group& group = segment_.group();
   group.check_open();
   // First, because the rank that disagrees may be dead by now.
-  if (shared_.disagreed()) throw ConfigError(dstorm::disagreement(what(), operation));
+  if (shared_.disagreed()) throw ConfigError(dstorm::disagreement(call_, operation));
   if (!shared_.dead().empty() || group.has_left_out()) return;
-  throw dstorm::lateness(what(), shared_.late(), shared_.gave_up(), deadline.limit());
+  throw dstorm::lateness(call_, shared_.late(), shared_.gave_up(), deadline.limit());
 }
 
 // Begins with the part that this rank has just folded itself, because it is still in the caches.
@@ -215,52 +199,6 @@ void DenseAllreduce::count_shared() {
   const std::uint64_t to_all = part * (members - 1);    // its part of the result, to each of them
   stats_.bytes_out += rest + to_all;
   stats_.bytes_in += rest + to_all;
-}
-
-const std::vector<int>& DenseAllreduce::run_by_messages(const Fold& fold,
-                                                        const dstorm::Operation& operation,
-                                                        const dstorm::Deadline& deadline) {
-  if (by_messages_ != nullptr && message_bytes_ != elements_.bytes()) {  // DenseVector::move_to
-    reset_messages();
-  }
-  for (;;) {
-    try {
-      if (leaves_messages_) leave_messages(deadline);
-      if (by_messages_ == nullptr) make_by_messages(deadline);
-      MessageOperand operand(*this, fold);
-      return by_messages_->run(operand, operation, deadline);
-    } catch (const dstorm::BegunAnew&) {
-      leaves_messages_ = by_messages_ != nullptr;
-    }
-  }
-}
-
-// No rank ends the segment before all live ones are out of its rounds: to the others it would have
-// closed the vector, and they would go on without it.
-void DenseAllreduce::leave_messages(const dstorm::Deadline& deadline) {
-  try {
-    segment_.group().exchange(by_messages_->making() + ", step 0", {}, deadline);
-  } catch (const dstorm::BegunAnew&) {
-    return end_messages();  // the rank that could not make it is at another step
-  }
-  end_messages();
-}
-
-void DenseAllreduce::end_messages() {
-  stats_ = stats();
-  by_messages_.reset();
-  leaves_messages_ = false;
-}
-
-void DenseAllreduce::make_by_messages(const dstorm::Deadline& deadline) {
-  // If ranks are late, this exchange fails within the limit and names them. It is made once: a rank
-  // that has met the others makes the segment with them, and if that fails, begins there again.
-  if (!have_met_) segment_.group().exchange(what(), {}, deadline);
-  have_met_ = true;
-  const dstorm::Group::Within within(segment_.group(), deadline);
-  by_messages_ = std::make_unique<dstorm::Allreduce>(segment_.group().shared_from_this(), what(),
-                                                     segment_.options().kind, elements_.bytes());
-  message_bytes_ = elements_.bytes();
 }
 
 }  // namespace vol

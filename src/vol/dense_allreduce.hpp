@@ -2,19 +2,16 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
-#include "dstorm/collective/allreduce.hpp"
 #include "dstorm/collective/shared_fold.hpp"
 #include "dstorm/segment.hpp"
 #include "vol/folding.hpp"
+#include "vol/message_allreduce.hpp"
 
 namespace vol {
-
-// Adds the bytes and waits of `more` to those of `stats`.
-void add_traffic(dstorm::Stats& stats, const dstorm::Stats& more);
 
 // For the one thread that uses the vector.
 class DenseAllreduce {
@@ -38,28 +35,22 @@ class DenseAllreduce {
  private:
   class MessageOperand;
 
-  const std::vector<int>& run_by_messages(const Fold& fold, const dstorm::Operation& operation,
-                                          const dstorm::Deadline& deadline);
-  void make_by_messages(const dstorm::Deadline& deadline);
-  void leave_messages(const dstorm::Deadline& deadline);
-  void end_messages();
   bool run_shared(const Fold& fold, const dstorm::Operation& operation,
                   const dstorm::Deadline& deadline);
   bool meet_and_fold(const Fold& fold, std::uint32_t operation, std::uint64_t place,
                      const dstorm::Deadline& deadline);
   void throw_if_failed(const dstorm::Operation& operation, const dstorm::Deadline& deadline) const;
-  void reset_messages();
   const std::vector<int>& take_missed(std::uint32_t operation);
   void find_inputs();
   void copy_result_in() const;
   void count_shared();
-  std::string what() const;
 
   dstorm::Segment& segment_;
   const Elements& elements_;
   Folding& folding_;
   bool owns_memory_;
   bool has_codec_;
+  std::string call_;  // in errors
   dstorm::SharedFold shared_;
   Folding::Operands inputs_;  // each member's vector, on this host
   std::uint64_t round_ = 0;
@@ -67,19 +58,15 @@ class DenseAllreduce {
   // of the next call, as in A8 and A9 of dstorm/collective/allreduce.hpp.
   struct Missed {
     std::uint32_t operation;
-    std::uint64_t posted;  // the number of exchanges of the group before it
+    std::uint64_t met;  // the last exchange before it
     std::vector<int> ranks;
     std::vector<std::byte> result;
   };
   std::optional<Missed> missed_;
   std::vector<int> ranks_;  // of the last one that was taken
-  // Used between hosts, with a codec, and once a rank has been evicted. The first allreduce that
-  // needs it makes it.
-  std::unique_ptr<dstorm::Allreduce> by_messages_;
-  bool leaves_messages_ = false;   // a rank makes it anew
-  std::size_t message_bytes_ = 0;  // the length of the vectors that it takes
-  bool have_met_ = false;          // the ranks have met to make it
-  dstorm::Stats stats_;            // without those of by_messages_
+  // Used between hosts, with a codec, and once a rank has been evicted.
+  MessageAllreduce by_messages_;
+  dstorm::Stats stats_;  // without those of by_messages_
 };
 
 }  // namespace vol

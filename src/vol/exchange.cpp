@@ -18,7 +18,6 @@ using dstorm::Update;
 using std::chrono::nanoseconds;
 
 constexpr std::uint32_t kFoldKind = 1U << 31;
-constexpr std::uint32_t kDTypeBits = 7;  // of the kind of a fold
 
 dstorm::SegmentOptions segment_options(std::string name, std::size_t slot_bytes) {
   dstorm::SegmentOptions options;
@@ -62,6 +61,7 @@ void Exchange::in_step(Function&& function) {
     throw dstorm::PeerError("an earlier call did not come to its end on this rank, which has left",
                             {segment_.group().rank()});
   }
+  elsewhere_ = -1;
   wrong_.clear();
   missing_.clear();
   try {
@@ -93,6 +93,12 @@ bool Exchange::is_missing(int rank) const {
 }
 
 void Exchange::throw_if_wrong() const {
+  if (elsewhere_ >= 0) {
+    throw OtherCall(
+        "rank " + std::to_string(elsewhere_) +
+        " made another call, or one with another dtype, length or operation, at the same time; "
+        "all ranks of a group make the same calls in the same order");
+  }
   if (!wrong_.empty()) throw ConfigError(wrong_);
   if (missing_.empty()) return;
   throw dstorm::PeerError(dstorm::describe_ranks(missing_) +
@@ -115,23 +121,8 @@ void Exchange::copy(const Update& update, std::size_t begin, std::span<const Tak
 
 void Exchange::note_if_wrong(const Update& update, std::uint32_t kind,
                              std::span<const Take> takes) {
-  if (!wrong_.empty()) return;
-  const bool differs_in_dtype = ((update.format ^ kind) & ~kDTypeBits) == 0;
-  if ((kind & kFoldKind) != 0 && update.format != kind && differs_in_dtype) {
-    const auto dtype_of = [](std::uint32_t fold) {
-      return std::string(dtype_name(static_cast<DType>(fold & kDTypeBits)));
-    };
-    wrong_ = "rank " + std::to_string(update.rank) + " gave " + dtype_of(update.format) +
-             ", and this rank has " + dtype_of(kind) + "; all ranks reduce tensors of one dtype";
-    return;
-  }
-  if (update.format != kind) {
-    wrong_ =
-        "rank " + std::to_string(update.rank) +
-        " made another call, or one with another dtype, length or operation, at the same time; "
-        "all ranks of a group make the same calls in the same order";
-    return;
-  }
+  if (update.format != kind) elsewhere_ = update.rank;
+  if (is_wrong()) return;
   for (const Take& take : takes) {
     const std::size_t needed = take.of != 0 ? take.of : take.offset + take.bytes;
     const bool fits = take.of != 0 ? update.count == needed : update.count >= needed;
@@ -159,7 +150,7 @@ std::vector<int> Exchange::run(std::span<const Give> gives, std::span<const Take
         for (const Update& update : updates) {
           most = std::max<std::size_t>(most, update.count);
           note_if_wrong(update, kind, takes);
-          if (wrong_.empty()) copy(update, begin, takes);
+          if (!is_wrong()) copy(update, begin, takes);
         }
       });
       // Others may have seen the length of a rank that this one has found dead.
@@ -168,7 +159,8 @@ std::vector<int> Exchange::run(std::span<const Give> gives, std::span<const Take
       }
     }
   });
-  if (may_miss && wrong_.empty()) return missing_;
+  if (!missing_.empty()) segment_.group().check_standing();  // else it is this rank that is missed
+  if (may_miss && !is_wrong()) return missing_;
   throw_if_wrong();
   return {};
 }
@@ -189,7 +181,7 @@ void Exchange::fold(DType dtype, void* data, std::size_t count, const Fold& fold
         for (const Update& update : updates) {
           most = std::max<std::size_t>(most, update.count);
           note_if_wrong(update, kind, {});
-          if (wrong_.empty() && update.count != elements.bytes()) {
+          if (!is_wrong() && update.count != elements.bytes()) {
             wrong_ = "rank " + std::to_string(update.rank) + " gave " +
                      std::to_string(update.count) + " bytes, and this rank has " +
                      std::to_string(elements.bytes()) +
@@ -197,7 +189,7 @@ void Exchange::fold(DType dtype, void* data, std::size_t count, const Fold& fold
           }
         }
         const bool are_all = updates.size() == segment_.peers().size();
-        if (!wrong_.empty() || !are_all || !missing_.empty()) return;
+        if (is_wrong() || !are_all || !missing_.empty()) return;
         Folding::Operands& operands = folding.operands_of(updates, segment_.group().rank());
         operands.origin = begin;
         folding.fold(fold, operands, {begin, std::min(begin + slot_bytes(), elements.bytes())},
@@ -205,6 +197,7 @@ void Exchange::fold(DType dtype, void* data, std::size_t count, const Fold& fold
       });
     }
   });
+  if (!missing_.empty()) segment_.group().check_standing();
   throw_if_wrong();
 }
 

@@ -10,12 +10,19 @@
 #include <string>
 #include <vector>
 
+#include "dstorm/errors.hpp"
 #include "dstorm/segment.hpp"
 #include "vol/dtype.hpp"
 #include "vol/fold.hpp"
 #include "vol/folding.hpp"
 
 namespace vol {
+
+// Another rank made another call of an Exchange at the same time. All ranks have this error.
+class OtherCall : public dstorm::ConfigError {
+ public:
+  using dstorm::ConfigError::ConfigError;
+};
 
 // Every rank makes the same calls in the same order. Threads: as for a Segment. After any other
 // exception than ConfigError and PeerError the ranks may be in different rounds. This rank has then
@@ -41,9 +48,10 @@ class Exchange {
   // Collective, blocking: gives the stretches `gives`, one after the other, and copies `takes`.
   // Ranks may give different numbers of bytes. Nothing is taken from memory that is given until all
   // of it has been sent, if all that is given fits one slot. `kind` says which call this is. Throws
-  // PeerError naming the ranks that are dead, ConfigError if a rank came with another kind or gave
-  // another number of bytes, and TimeoutError naming the ranks that did not come. `may_miss`: ranks
-  // that are dead are returned instead, and what was taken from them is not whole.
+  // OtherCall if a rank came with another kind, PeerError naming the ranks that are dead,
+  // ConfigError if one gave another number of bytes, and TimeoutError naming the ranks that did not
+  // come. `may_miss`: ranks that are dead are returned instead, and what was taken from them is not
+  // whole.
   std::vector<int> run(std::span<const Give> gives, std::span<const Take> takes, std::uint32_t kind,
                        std::chrono::nanoseconds limit, bool may_miss = false);
 
@@ -67,6 +75,7 @@ class Exchange {
   template <class Function>
   void gather(std::chrono::nanoseconds limit, Function&& function);
   bool is_missing(int rank) const;
+  bool is_wrong() const { return elsewhere_ >= 0 || !wrong_.empty(); }
   void throw_if_wrong() const;
   void scatter(std::span<const Give> gives, std::size_t begin, std::size_t total,
                std::uint32_t kind);
@@ -75,7 +84,9 @@ class Exchange {
 
   dstorm::Segment segment_;
   std::uint32_t call_ = 0;  // its code
-  // Of the call in progress: what is wrong with it, or empty; the ranks that some round lacked.
+  // Of the call in progress: a rank that made another one, or -1; what is wrong with a length, or
+  // empty; the ranks that some round lacked.
+  int elsewhere_ = -1;
   std::string wrong_;
   std::vector<int> missing_;
 };

@@ -41,6 +41,7 @@ dstorm::SegmentOptions segment_options(const VectorOptions& options, DType dtype
   const std::size_t element = dtype_size(dtype);
   dstorm::SegmentOptions segment;
   segment.name = options.name;
+  segment.call = "vector '" + options.name + "'";
   segment.slot_bytes = std::min(capacity * (element + sizeof(Index)), dim * element);
   segment.depth = options.depth;
   segment.policy = options.policy;

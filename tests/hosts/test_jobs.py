@@ -57,7 +57,7 @@ def test_svm_learns_over_hosts_what_it_learns_on_one(hosts: Hosts, tmp_path: Pat
 
     def train(on: tuple[int, ...], ranks: int) -> Any:
         results = tmp_path / f"svm-{len(on)}.json"
-        knobs = ["--epochs", "4", "--sync", "bsp", "--results", results]
+        knobs = ["--epochs", "4", "--staleness", "0", "--results", results]
         HostJob(hosts, on=on, ranks=ranks, command=[svm, *knobs]).finish()
         return json.loads(results.read_text())
 

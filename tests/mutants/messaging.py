@@ -164,8 +164,8 @@ MUTANTS = {
     "REFUSED_IN_SUM": Mutant(
         "backend",
         "torch._backend.members",
-        "        self._drop_reducers()\n        deadline = min(",
-        "        deadline = min(",
+        "            self._reducers.drop()\n",
+        "            pass\n",
     ),
     # A rank that has left a sum is taken for a dead one.
     "REFUSED_TAKEN_FOR_DEAD": Mutant(
@@ -173,7 +173,7 @@ MUTANTS = {
     ),
     # Ranks make the vector of a sum without looking whether all do.
     "SUM_MADE_UNASKED": Mutant(
-        "backend", "torch._backend.members", "            if what:\n", "            if False:\n"
+        "backend", "torch._backend.reducers", "            if what:\n", "            if False:\n"
     ),
     # A call that needs all ranks works without the dead.
     "ALL_CALLS_GO_ON": Mutant(

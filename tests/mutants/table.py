@@ -39,36 +39,40 @@ CLIENT_DEATHS = "vol/ps/client_deaths.cpp"
 CLIENT_EDITIONS = "vol/ps/client_editions.cpp"
 CLIENT_SENDING = "vol/ps/client_sending.cpp"
 SERVER = "vol/ps/server.cpp"
-SERVER_DEATHS = "vol/ps/server_deaths.cpp"
+HELD_RANGES = "vol/ps/held_ranges.cpp"
+REPLICATION = "vol/ps/replication.cpp"
 RANGE = "vol/ps/range.cpp"
 HELD_BACK = "vol/ps/held_back.cpp"
 SHOWN_ROWS = "vol/ps/shown_rows.cpp"
 HOT_ROWS = "vol/ps/hot_rows.cpp"
-SERVER_HOT = "vol/ps/server_hot.cpp"
+HOT_PULLS = "vol/ps/hot_pulls.cpp"
 EDITION = "vol/ps/edition.cpp"
-SERVER_CLOCKS = "vol/ps/server_clocks.cpp"
-SERVER_MOVING = "vol/ps/server_moving.cpp"
+SERVER_STATE = "vol/ps/server_state.cpp"
+MESSAGE_WRITER = "vol/ps/message_writer.cpp"
+MOVES = "vol/ps/moves.cpp"
+LEAVING = "vol/ps/leaving.cpp"
+PULLS = "vol/ps/pulls.cpp"
 PLACEMENT = "vol/ps/placement.cpp"
 CLIENT_SAVING = "vol/ps/client_saving.cpp"
-SERVER_SAVING = "vol/ps/server_saving.cpp"
+SERVER_CHECKPOINTS = "vol/ps/server_checkpoints.cpp"
 DUPLEX = "dstorm/collective/duplex.cpp"
 
 MUTANTS = [
     Mutant(
         "P16: a client runs ahead of the others",
-        "options_.is_bsp() && clock_ >= kMostAhead",
-        "false",
+        "if (options_.is_bsp()) await_others",
+        "if (false) await_others",
         CLIENT,
     ),
     Mutant(
         "P16: a client waits for a rank that has died",
-        "  answer_await();\n",
-        "",
-        SERVER_DEATHS,
+        "  checkpoints_.answer_await();\n  return true;",
+        "  return true;",
+        SERVER,
     ),
     Mutant(
         "P15: a server answers a client that takes no answers",
-        "mail_.untaken(sender) >= kMostUntaken",
+        "state_.mail.untaken(sender) >= kMostUntaken",
         "false",
         SERVER,
     ),
@@ -86,15 +90,15 @@ MUTANTS = [
     ),
     Mutant(
         "P13: a rank reads before its server knows of all clocks",
-        "if (is_live && clocks_[client] < await_->clocks[client]) return;",
+        "if (is_live && state_.clocks.of(client) < await_->clocks[client]) return;",
         "",
-        SERVER_SAVING,
+        SERVER_CHECKPOINTS,
     ),
     Mutant(
         "P13: a rank reads before its server knows of the deaths",
-        "if (is_live && clocks_[client] < await_->clocks[client]) return;",
-        "if (is_live && clocks_[client] < await_->clocks[client] && client < 2) return;",
-        SERVER_SAVING,
+        "if (is_live && state_.clocks.of(client) < await_->clocks[client]) return;",
+        "if (is_live && state_.clocks.of(client) < await_->clocks[client] && client < 2) return;",
+        SERVER_CHECKPOINTS,
     ),
     Mutant(
         "P13: what the rule keeps is not read",
@@ -105,21 +109,21 @@ MUTANTS = [
     ),
     Mutant(
         "P13: restored rows do not go to the copies",
-        "  held->copies.clear();\n  update_copies(range, made);",
+        "  held_[range].copies.clear();\n  update_copies(range, made);",
         "  update_copies(range, made);",
-        SERVER_SAVING,
+        REPLICATION,
     ),
     Mutant(
         "P13: a range counts as written before its copies are whole",
-        "    ++answer->missing;\n    send_copy(",
-        "    send_copy(",
-        SERVER_DEATHS,
+        "answer == nullptr ? 0 : await_forwarded",
+        "true ? 0 : await_forwarded",
+        REPLICATION,
     ),
     Mutant(
         "P13: pushes that are kept are applied to the restored rows",
-        "held->range->take_kept(std::numeric_limits<std::uint64_t>::max());",
+        "held_.take_kept(range, std::numeric_limits<std::uint64_t>::max());",
         "",
-        SERVER_SAVING,
+        SERVER_CHECKPOINTS,
     ),
     Mutant(
         "P13: what is held back is added to the restored rows",
@@ -129,33 +133,33 @@ MUTANTS = [
     ),
     Mutant(
         "P13: hot rows of the time before are given",
-        "hot_ = HotRows(options_.row_bytes());",
+        "hot_.forget_rows();",
         "",
-        SERVER_SAVING,
+        SERVER_CHECKPOINTS,
     ),
     Mutant(
         "P13: servers go on with the clocks of the time before",
-        "std::ranges::copy(clocks, clocks_.begin());",
+        "state_.clocks.note(client, clocks[client]);",
         "",
-        SERVER_SAVING,
+        SERVER_CHECKPOINTS,
     ),
     Mutant(
         "P13: clients that read in place see the clock of the time before",
-        "if (shown_) shown_->set_clock(lowest_);",
+        "held_.show_clock();",
         "",
-        SERVER_SAVING,
+        SERVER_CHECKPOINTS,
     ),
     Mutant(
         "P13: rows that are lost cannot be restored",
-        "if (held.range == nullptr) held.range = make_range(range);  // it was lost",
-        "if (held.range == nullptr) return done();",
-        SERVER_SAVING,
+        "if (held.range == nullptr) held.range = held_.make(range);  // it was lost",
+        "if (held.range == nullptr) return acknowledge(head.id);",
+        SERVER_CHECKPOINTS,
     ),
     Mutant(
         "P5: a pull of lost rows waits for clocks",
         "if (held.range != nullptr || held.coming != nullptr) continue;",
         "continue;",
-        SERVER,
+        PULLS,
     ),
     Mutant(
         "P10: a rank joins at a clock of which pushes have been applied",
@@ -165,9 +169,9 @@ MUTANTS = [
     ),
     Mutant(
         "P11: a server that leaves gets no copy, though another one leaves before it",
-        "if (!is_live(server) || std::ranges::find(held.copies",
-        "if (!may_take_over(server) || std::ranges::find(held.copies",
-        SERVER_DEATHS,
+        "if (!members.is_live(server) || has_it) continue;",
+        "if (!state_.may_take_over(server) || has_it) continue;",
+        REPLICATION,
     ),
     Mutant(
         "P12: a server gives a row of an earlier clock",
@@ -177,9 +181,9 @@ MUTANTS = [
     ),
     Mutant(
         "P12: a primary does not wait for the clock",
-        "if (pull.head.clock > lowest_) {  // P5",
-        "if (false) {",
-        SERVER_HOT,
+        "const bool is_due = pull.head.clock <= lowest;  // P5",
+        "const bool is_due = true;",
+        HOT_PULLS,
     ),
     Mutant(
         "P12: a server asks for each that asks it",
@@ -189,21 +193,23 @@ MUTANTS = [
     ),
     Mutant(
         "P12: nobody else is asked what a dead server was",
-        "hot_.forget([this](int server, std::uint64_t) { return !is_live(server); });",
+        "rows_.forget([this](int server, std::uint64_t) "
+        "{ return !state_.members.is_live(server); });",
         "",
-        SERVER_DEATHS,
+        HOT_PULLS,
     ),
     Mutant(
         "P12: a pull that waits is not looked at again",
-        "return !mail_.is_live(pull.asker) || answer_hot(pull);",
-        "return !mail_.is_live(pull.asker);",
-        SERVER_HOT,
+        "return !state_.mail.is_live(pull.asker) || (has_room(pull.asker) && answer(pull));",
+        "return !state_.mail.is_live(pull.asker);",
+        HOT_PULLS,
     ),
     Mutant(
         "P12: a lost row is nobody's error",
-        "answer(Head::Kind::kLost, pull.asker, pull.head.id, head.first);\n    return true;",
+        "state_.writer.answer(Head::Kind::kLost, pull.asker, pull.head.id, head.first);\n"
+        "    return true;",
         "return false;",
-        SERVER_HOT,
+        HOT_PULLS,
     ),
     Mutant(
         "P10: a pull waits for a rank that has gone to the next edition",
@@ -243,9 +249,9 @@ MUTANTS = [
     ),
     Mutant(
         "P10: pushes that are kept for a later clock do not go along",
-        "if (moves || place == held.source)\n",
-        "if (place == held.source && !moves)\n",
-        SERVER,
+        "if ((moves || place == held.source) &&",
+        "if (place == held.source && !moves &&",
+        REPLICATION,
     ),
     Mutant(
         "P10: the numbers of a rank that is started again begin anew",
@@ -255,15 +261,15 @@ MUTANTS = [
     ),
     Mutant(
         "P10: the rows of the last edition are lost when an attempt at the next one fails",
-        "(is_stopped_ || held.range.use_count() > 1)",
-        "is_stopped_",
-        "vol/ps/server_showing.cpp",
+        "(is_stopped || held.range.use_count() > 1)",
+        "is_stopped",
+        HELD_RANGES,
     ),
     Mutant(
         "P10: an edition counts as made before all ranges have come",
-        "due_[static_cast<std::size_t>(range.sender)].fetch_add(1, std::memory_order_release);",
+        "due_[static_cast<std::size_t>(mover)].fetch_add(1, std::memory_order_release);",
         "",
-        SERVER_MOVING,
+        MOVES,
     ),
     Mutant(
         "P10: a rank that joins has clock 0",
@@ -279,9 +285,9 @@ MUTANTS = [
     ),
     Mutant(
         "P10: a range that stays is lost",
-        "held.range = before->held_[number].range;",
+        "held.range = (*before)[number].range;",
         "",
-        SERVER_MOVING,
+        MOVES,
     ),
     Mutant(
         "P10: what is held back does not go along",
@@ -291,21 +297,21 @@ MUTANTS = [
     ),
     Mutant(
         "P11: a server leaves without copies of its ranges",
-        "for (std::size_t range = 0; range < held_.size(); ++range) settle(range);\n    for",
-        "for",
-        SERVER_MOVING,
+        "    replication_.settle();\n",
+        "",
+        LEAVING,
     ),
     Mutant(
         "P11: a server leaves before the copies are whole",
         "      untold_.push_back(server);\n",
         "",
-        SERVER_MOVING,
+        LEAVING,
     ),
     Mutant(
         "P11: servers that leave count on one another",
-        "(server != own() && !leaving_[static_cast<std::size_t>(server)])",
-        "server != own()",
-        SERVER_MOVING,
+        "(server != own && !members.leaving[static_cast<std::size_t>(server)])",
+        "server != own",
+        SERVER_STATE,
     ),
     Mutant(
         "P11: a push to a server that has handed over its rows is not sent again",
@@ -339,9 +345,9 @@ MUTANTS = [
     ),
     Mutant(
         "P9: the clock is stored before its pushes are applied",
-        "lowest_ = lowest;\n",
-        "lowest_ = lowest;\n  if (shown_) shown_->set_clock(lowest_);\n",
-        SERVER_CLOCKS,
+        "state_.clocks.set_lowest(lowest);\n  if",
+        "state_.clocks.set_lowest(lowest);\n  held_.show_clock();\n  if",
+        SERVER,
     ),
     Mutant(
         "P9: a client reads in place while a push of its own is on the way",
@@ -391,7 +397,7 @@ MUTANTS = [
         "P2: a copy is made without the numbers of the pushes in it",
         "send(Head::Kind::kCopyEnd, 0, std::as_bytes(source.pushes()));",
         "send(Head::Kind::kCopyEnd, 0, {});",
-        SERVER_DEATHS,
+        REPLICATION,
     ),
     Mutant(
         "P3: a push on its way to a dead server is not sent again",
@@ -403,51 +409,51 @@ MUTANTS = [
         "P3: a push is acknowledged before the copies have it",
         "if (done->missing != 0) return;",
         "",
-        SERVER,
+        REPLICATION,
     ),
     Mutant(
         "P3: pushes are not forwarded to copies",
         "for (int copy : held->copies) by_copy[copy].push_back(stretch);",
         "",
-        SERVER,
+        REPLICATION,
     ),
     Mutant(
         "P3: no copy takes the place of one on a dead server",
-        "send_copy(range, *held.range, server);\n      continue;",
-        "continue;",
-        SERVER_DEATHS,
+        "held.copies.push_back(server);\n",
+        "held.copies.push_back(server);\n    if (answer == nullptr) continue;\n",
+        REPLICATION,
     ),
     Mutant(
         "P3: a copy that is being made misses the pushes kept for a later clock",
         "for (const Range::Kept& kept : source.kept()) {",
         "for (const Range::Kept& kept : source.kept().first(0)) {",
-        SERVER_DEATHS,
+        REPLICATION,
     ),
     Mutant(
         "P3: a push waits for the answer of a dead copy",
-        "    --answer->missing;\n    answer_if_done(answer);\n  }\n  hot_",
-        "  }\n  hot_",
-        SERVER_DEATHS,
+        "if (!state_.members.is_live(server)) take_forwarded(server, kAllForwarded);",
+        "",
+        REPLICATION,
     ),
     Mutant(
         "P4: a primary takes forwarded pushes, and a copy those of an earlier primary",
         "if (!moves && (held.is_primary || place < held.source)) continue;  // P4",
         "",
-        SERVER,
+        REPLICATION,
     ),
     Mutant(
         "P4: a new primary believes that the copies of the old one are whole",
         "held.copies.clear();  // P4: all are made anew",
-        "for (int next = held.source + 1; next < placement_.servers(); ++next) {\n"
-        "    held.copies.push_back(placement_.server(range, next));\n"
+        "for (int next = held.source + 1; next < state_.placement.servers(); ++next) {\n"
+        "    held.copies.push_back(state_.placement.server(range, next));\n"
         "  }",
-        SERVER_DEATHS,
+        REPLICATION,
     ),
     Mutant(
         "P4: a server drops the copy it has before the new one is whole",
         "follow(held, place);\n    held.coming =",
         "follow(held, place);\n    held.range.reset();\n    held.coming =",
-        SERVER_DEATHS,
+        REPLICATION,
     ),
     Mutant(
         "P5: a client ends its clock before its pushes are acknowledged",
@@ -456,40 +462,100 @@ MUTANTS = [
         CLIENT,
     ),
     Mutant(
-        "P5: a pull does not wait for the clocks of other ranks",
-        "if (head.clock > lowest_) {  // P5",
-        "if (false) {",
+        "P5: a clock without a slot waits for the client's next call",
+        "if (mail_.waiting() > 0) own_server_.tell_clock(clock_);",
+        "",
+        CLIENT,
+    ),
+    Mutant(
+        "P15: pushes of which nobody takes the copies pile up",
+        "replication_.unanswered(sender) >= kMostWaiting",
+        "false",
         SERVER,
+    ),
+    Mutant(
+        "P15: hot rows that a server does not take pile up",
+        "if (has_room(sender) && answer(pull)) return;",
+        "if (answer(pull)) return;",
+        HOT_PULLS,
+    ),
+    Mutant(
+        "P12: a server is answered when all rows are here",
+        "if (here.empty() || (is_client && !left.empty())) return false;",
+        "if (!left.empty()) return false;",
+        HOT_PULLS,
+    ),
+    Mutant(
+        "P12: a server asks for a row at a clock that has not come",
+        "if (pull.head.clock <= lowest) missing",
+        "missing",
+        HOT_PULLS,
+    ),
+    Mutant(
+        "P15: a client that takes nothing is told of each failure",
+        "if (tells && state_.mail.untaken(kept.client) < kMostUntaken) {",
+        "if (tells) {",
+        HELD_RANGES,
+    ),
+    Mutant(
+        "P15: answers to forwarded pushes pile up",
+        "if (mail_.waiting_for(clients_ + server) != 0) return false;",
+        "",
+        MESSAGE_WRITER,
+    ),
+    Mutant(
+        "P16: a server keeps whatever a client pushes",
+        "if (bytes + kept.bytes() > most) {",
+        "if (false) {",
+        HELD_RANGES,
+    ),
+    Mutant(
+        "P16: a client does not count what it has pushed",
+        "if (ahead > 0 && bytes > options_.most_kept) break;",
+        "",
+        CLIENT,
+    ),
+    Mutant(
+        "P13: a clock of before a restore counts",
+        "if (head.id != clocks.restores()) return;  // P13 (e)",
+        "",
+        SERVER,
+    ),
+    Mutant(
+        "P5: a pull does not wait for the clocks of other ranks",
+        "if (head.clock <= state_.clocks.lowest()) return answer(head, rows);  // P5",
+        "return answer(head, rows);",
+        PULLS,
     ),
     Mutant(
         "P5: a pull waits for the clocks of dead ranks",
-        "if (live_[index]) lowest",
+        "if (members.is_client_live(client)) lowest",
         "lowest",
-        SERVER_CLOCKS,
+        SERVER_STATE,
     ),
     Mutant(
         "P6: a push is applied at once",
-        "if (options_.is_bsp() && (!held.is_primary || head.clock >= lowest_)) {",
-        "if (options_.is_bsp() && !held.is_primary) {",
-        SERVER,
+        "(!held.is_primary || head.clock >= state_.clocks.lowest())",
+        "!held.is_primary",
+        HELD_RANGES,
     ),
     Mutant(
         "P6: a copy applies a push for which its own clock is late",
-        "if (options_.is_bsp() && (!held.is_primary || head.clock >= lowest_)) {",
-        "if (options_.is_bsp() && head.clock >= lowest_) {",
-        SERVER,
+        "(!held.is_primary || head.clock >= state_.clocks.lowest())",
+        "head.clock >= state_.clocks.lowest()",
+        HELD_RANGES,
     ),
     Mutant(
         "P6: a copy applies nothing until it is primary",
-        "if (held.range != nullptr) apply_kept(range, held.applied, false);",
+        "if (held.range != nullptr) held_.apply_kept(range, held.applied, false);",
         "",
-        SERVER_CLOCKS,
+        REPLICATION,
     ),
     Mutant(
         "P6: a new primary does not apply what its clocks let through",
-        "apply_kept(range, lowest_, true);\n  held.is_primary",
+        "held_.apply_kept(range, state_.clocks.lowest(), true);\n  held.is_primary",
         "held.is_primary",
-        SERVER_DEATHS,
+        REPLICATION,
     ),
     Mutant(
         "P6: pushes are applied as they came, not in the order of ranks",

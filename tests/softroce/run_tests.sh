@@ -51,7 +51,7 @@ pairs=(
 
 # ---- The same training in the guest as outside -------------------------------------------------------
 # BSP gives the same bits every time, whatever carries them.
-export svm='examples/svm.py --epochs 2 --sync bsp' MALT_DATA=${MALT_DATA:-$HOME/.cache/malt}
+export svm='examples/svm.py --epochs 2 --staleness 0' MALT_DATA=${MALT_DATA:-$HOME/.cache/malt}
 train_over_shm() { python -m malt run -n 4 $svm --results "$1"; }
 train_over_verbs() { # each rank over an adapter of its own
   # shellcheck disable=SC2016 # Expanded by each rank.

@@ -97,6 +97,14 @@ def restore(
         return _restore(call, path, vectors, resized)
 
 
+def _raise_if_all_damaged(source: Path, errors: list[DamagedError]) -> None:
+    if errors:
+        raise ConfigError(
+            f"every checkpoint in {source} is damaged; remove them to start over. "
+            f"The newest: {errors[0]}"
+        )
+
+
 def _restore(
     call: Together,
     path: str | os.PathLike[str],
@@ -137,11 +145,7 @@ def _restore(
         for each in others if is_lead else ():
             jobs.log.warning("%s %s; passing over it", each, _NO_CHECKPOINT)
         if number == 0:
-            if errors:
-                raise ConfigError(
-                    f"every checkpoint in {source} is damaged; remove them to start over. "
-                    f"The newest: {errors[0]}"
-                )
+            _raise_if_all_damaged(source, errors)
             return None
         origin = source if number is None else source / checkpoint_name(number)
         if errors and is_lead:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import tempfile
 from typing import TYPE_CHECKING, Any
 
 from malt._data.files import reading
 from malt._drafted import drafted
 from malt._errors import ConfigError
+from malt._system_limits import reason
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -32,13 +35,40 @@ def settings_of(model: Any) -> dict[str, str]:
 
 
 def save(path: str, model: Any, arrays: dict[str, Any]) -> None:
-    """Write the learnt arrays and the settings, as .npz without pickle."""
+    """Write the learnt arrays and the settings, as .npz without pickle.
+
+    Raises:
+        ConfigError: that cannot be written there; the model is in a temporary file if it can be.
+    """
+    try:
+        _write(path, model, arrays)
+    except OSError as error:
+        size = sum(array.nbytes for array in arrays.values() if hasattr(array, "nbytes"))
+        saved = _save_elsewhere(model, arrays)
+        raise ConfigError(
+            f"--out {path}: the model of {size} bytes cannot be written: {reason(error)}; "
+            + (f"it is in {saved}" if saved else "make room, and train again")
+        ) from error
+    print(f"model: {path}")
+
+
+def _save_elsewhere(model: Any, arrays: dict[str, Any]) -> str | None:
+    """Write the model to a new temporary file, and return its name; None if that fails too."""
+    try:
+        descriptor, path = tempfile.mkstemp(prefix="malt-model-", suffix=".npz")
+        os.close(descriptor)
+        _write(path, model, arrays)
+    except OSError:
+        return None
+    return path
+
+
+def _write(path: str, model: Any, arrays: dict[str, Any]) -> None:
     import numpy as np
 
     about = {"estimator": type(model).__name__, "settings": settings_of(model)}
     with drafted(path, "wb") as file:
         np.savez(file, allow_pickle=False, malt_model=json.dumps(about), **arrays)
-    print(f"model: {path}")
 
 
 def load(path: str) -> dict[str, npt.NDArray[Any]]:

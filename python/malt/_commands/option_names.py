@@ -15,7 +15,7 @@ _OPTIONS = {
     "chunk_rows": "--chunk-rows",
     **{
         name: f"--{name}"
-        for name in ("ranks", "graph", "sync", "every", "exchange", "alpha", "penalty", "tol")
+        for name in ("ranks", "graph", "staleness", "every", "exchange", "alpha", "penalty", "tol")
     },
     **{name: f"--{name}" for name in ("average", "format", "features", "label")},
 }

@@ -20,7 +20,7 @@ from malt._commands.examples import (
 )
 from malt._commands.model_file import save
 from malt._commands.option_names import named_as_typed
-from malt._commands.training import fit, graph_of, tell
+from malt._commands.training import fit, graph_of, staleness_of, tell
 from malt._data.files import find_files
 from malt._errors import ConfigError, Error
 
@@ -30,7 +30,7 @@ patterns or URLs), or factorise ratings (lines of a user, an item and a rating),
 and save it:
 
   malt train svm rcv1_train.svm --test rcv1_test.svm -n 4 --out model.npz
-  malt train logistic 's3://bucket/part-*.svm.gz' -n 4 --graph halton --sync ssp:4 --every 1000
+  malt train logistic 's3://bucket/part-*.svm.gz' -n 4 --graph halton --staleness 4 --every 1000
   malt train svm huge.svm --chunk-rows 100000 -n 4 --out model.npz
   malt train regression houses.csv --label price --report houses.html
   malt train mf ratings.csv --test others.csv --factors 32 -n 2 --out factors.npz
@@ -94,7 +94,9 @@ def _parser() -> _TrainParser:
     ranks.add_argument(
         "--graph", help="halton, ring, exponential, one_peer, star or all; else all, at once"
     )
-    ranks.add_argument("--sync", default="bsp", help="bsp, ssp:K or async")
+    ranks.add_argument(
+        "--staleness", default="0", metavar="K", help="exchanges late an update may be, or none"
+    )
     ranks.add_argument("--every", type=int, metavar="K", help="examples between two exchanges")
     ranks.add_argument("--exchange", default="model", help="model, difference, gradient or once")
     model = parser.add_argument_group("the model")
@@ -137,7 +139,7 @@ def _estimator(parsed: argparse.Namespace) -> Any:
         "verbose": 0 if parsed.quiet else 2,
         "ranks": parsed.ranks,
         "graph": graph_of(parsed.graph),
-        "sync": parsed.sync,
+        "staleness": staleness_of(parsed.staleness),
         "every": parsed.every,
         "exchange": parsed.exchange,
     }

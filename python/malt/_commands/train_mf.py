@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from malt._commands import report
 from malt._commands.model_file import check, save
-from malt._commands.training import fit, graph_of, tell
+from malt._commands.training import fit, graph_of, staleness_of, tell
 from malt._errors import ConfigError
 from malt._factorization.estimator import MatrixFactorization
 from malt._job import joining
@@ -74,7 +74,7 @@ def train(parsed: argparse.Namespace) -> None:
         every=parsed.every,
         ranks=parsed.ranks,
         graph=graph_of(parsed.graph),
-        sync=parsed.sync,
+        staleness=staleness_of(parsed.staleness),
         verbose=0 if parsed.quiet else 2,
         random_state=parsed.seed,
     )

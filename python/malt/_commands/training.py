@@ -30,6 +30,13 @@ def graph_of(name: str | None) -> Any:
     return getattr(_api, name.upper())
 
 
+def staleness_of(typed: str) -> Any:
+    """Return the number that --staleness says; as it was typed if it is none."""
+    if typed.lower() == "none":
+        return None
+    return int(typed) if typed.isascii() and typed.isdecimal() else typed
+
+
 @contextmanager
 def _ends_in_order() -> Iterator[Callable[[], bool]]:
     """Let the first Ctrl-C only ask to stop; yields whether it has, also in forked ranks."""

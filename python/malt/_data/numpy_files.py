@@ -15,7 +15,7 @@ from malt._data.files import extra
 from malt._data.parts import Part
 from malt._data.reader import Contents, Reading, Rows, csr
 from malt._errors import ConfigError, DamagedError
-from malt._npy import Npz, check_room, read_header, read_into
+from malt._npy import Npz, check_compressed, check_room, read_header, read_into
 
 _BY_CHUNKS = "read it in chunks, chunk_rows=, or with ranks on more hosts"
 _MOST_FORMAT_BYTES = 1024  # of the array with the name of a matrix's format
@@ -148,8 +148,8 @@ class _Members:
         try:
             self._file.seek(0)
             matrix = sparse.load_npz(self._file)
-            if hasattr(matrix, "check_format"):
-                matrix.check_format(full_check=True)  # SciPy reads where the indices say
+            if hasattr(matrix, "indptr"):
+                check_compressed(matrix)
         except (ValueError, LookupError, NotImplementedError) as error:
             raise DamagedError(f"{self.name} holds no sparse matrix: {error}") from error
         _shape(self.name, "the matrix", matrix.shape)
@@ -212,7 +212,7 @@ def _csr_rows(members: _Members) -> tuple[int, int, Read]:
             features,
         )
         try:
-            matrix.check_format(full_check=True)
+            check_compressed(matrix)
         except ValueError as error:
             raise DamagedError(f"{name} is no CSR matrix: {error}") from error
         # SciPy may have stored duplicates, and indices in any order.

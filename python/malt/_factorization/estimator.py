@@ -59,12 +59,12 @@ class MatrixFactorization(Estimator):
         ranks: processes that fit() and partial_fit() start and end, which share the ratings; None:
             one. In a job of several ranks leave it out: each gives its own ratings.
         graph: which ranks send to which; None: malt.ALL.
-        sync: "bsp" (all ranks wait for one another at every exchange), "ssp:K" (updates may be K
-            exchanges late), or "async" (no rank waits).
+        staleness: how many exchanges late an update may be; 0: all ranks wait for one another at
+            every exchange (BSP); None: no rank waits.
         partition: of a matrix of users x items: what malt.data.partition returned. A rank trains
-            on the ratings of its part's users, of those it is given. With graph=None and sync="bsp"
-            the ranks then exchange only the rows that several of them have ratings of; the others
-            are sent at the end, and are lost with a rank that dies before.
+            on the ratings of its part's users, of those it is given. With graph=None and
+            staleness=0 the ranks then exchange only the rows that several of them have ratings of;
+            the others are sent at the end, and are lost with a rank that dies before.
         verbose: whether tqdm shows a progress bar; None: if standard error is a terminal.
         random_state: for the first factors and the order of the ratings; a job uses rank 0's.
 
@@ -75,7 +75,7 @@ class MatrixFactorization(Estimator):
         item_biases_: float32, one for each item; empty if not biased.
         mean_: of all ranks' ratings; 0 if implicit or not biased.
         loss_curve_: for each pass the root of the mean squared error over its ratings, each
-            measured before its step (implicit: weighted, drawn pairs included); with sync="async"
+            measured before its step (implicit: weighted, drawn pairs included); with staleness=None
             over one rank's own ratings (here rank 0's).
         n_iter_: passes trained so far.
         history_: what each rank trained here did in the last call, as in
@@ -100,7 +100,7 @@ class MatrixFactorization(Estimator):
         every: int | None = None,
         ranks: int | None = None,
         graph: Graph | None = None,
-        sync: str = "bsp",
+        staleness: int | None = 0,
         partition: Partition | None = None,
         verbose: int | bool | None = None,
         random_state: Any = None,
@@ -119,7 +119,7 @@ class MatrixFactorization(Estimator):
         self.every = every
         self.ranks = ranks
         self.graph = graph
-        self.sync = sync
+        self.staleness = staleness
         self.partition = partition
         self.verbose = verbose
         self.random_state = random_state
@@ -215,7 +215,7 @@ class MatrixFactorization(Estimator):
         known: tuple[int, int] | None = None,
     ) -> training.RatingsPart:
         def look() -> tuple[Ratings, tuple[int, int]]:
-            Averaging(self.graph, self.sync)
+            Averaging(self.graph, self.staleness)
             if self.ranks is not None:
                 whole("ranks", self.ranks, 1)
                 starting.check_ranks(self.ranks)
@@ -263,7 +263,7 @@ class MatrixFactorization(Estimator):
         settings: FactorizationSettings,
         passes: range,
     ) -> None:
-        averaging = Averaging(self.graph, self.sync)
+        averaging = Averaging(self.graph, self.staleness)
         ranks = self.ranks or 1
         if self.partition is None:
             ranks = min(ranks, len(np.unique(part.ratings.users)))

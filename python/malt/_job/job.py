@@ -78,6 +78,7 @@ class Job:
         self.unfinished: tuple[str, object] = ("", None)
         self.matching = Matching()
         self.on_change: list[OnChange] = []
+        self.told_epoch = -1  # the last one that these have been told
         self.make_further = make_further
         self.companions: weakref.WeakSet[Companion] = weakref.WeakSet()  # they leave with the job
         self._within: tuple[int, Deadline] | None = None  # of a call of several, and its thread
@@ -137,10 +138,11 @@ class Job:
         """Whether this rank rejoins and has not used a vector yet; the other ranks are ahead."""
         return self.generations is not None and self.generations.is_rejoining
 
-    def leave(self) -> None:
-        """Leave, within the job's time limit and a second."""
+    def leave(self, limit: float | None = None) -> None:
+        """Leave, within the limit in seconds and a second more; None: within the job's."""
         companions = list(self.companions)
-        limits = parting.shares(self.settings.timeout, len(companions) + 1)
+        limit = self.settings.timeout if limit is None else limit
+        limits = parting.shares(limit, len(companions) + 1)
         for companion in companions:
             companion.leave(timeout=next(limits))
         if isinstance(self._groups, Group):
@@ -221,7 +223,7 @@ def enter(job: Job) -> None:
 def in_program(job: Job) -> Iterator[None]:
     """Have this process be in `job` instead of its present one, while a program runs.
 
-    The program leaves `job`, at its end if not before.
+    The program leaves `job`, at its end if not before. If it fails, it waits for no rank then.
     """
     global _job, _left_launch, _is_in_program
     before, left_before = current(), _left_launch
@@ -230,6 +232,7 @@ def in_program(job: Job) -> Iterator[None]:
         yield
     except BaseException:
         missed.forget()
+        _leave(0)
         raise
     finally:
         try:
@@ -274,12 +277,12 @@ def _leave_at_exit() -> None:
     recording.finish()
 
 
-def _leave() -> None:
+def _leave(limit: float | None = None) -> None:
     global _job
     if _job is not None:
         if _job.generations is None:  # with generations, ranks come and go as intended
             missed.tell(_job.group)
-        _job.leave()
+        _job.leave(limit)
         _job = None
         faults.restore()
         rank_mark.remove()
@@ -373,9 +376,11 @@ def on_change(callback: OnChange) -> OnChange:
 
 def call_at_new_epoch() -> None:
     """Call the functions given to on_change(). The core calls this."""
-    if _job is not None:
-        for callback in _job.on_change:
-            callback(epoch(), alive())
+    if (job := _job) is None or job.told_epoch == (now := epoch()):
+        return
+    job.told_epoch = now
+    for callback in job.on_change:
+        callback(now, alive())
 
 
 def say_slow(rank: int, text: str) -> None:

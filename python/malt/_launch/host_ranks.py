@@ -246,13 +246,15 @@ class HostRanks:
         self._send_due_signals(now)
         if (failure := self._out.failure) is not None:
             self._out.failure = None
-            self.err.say(f"malt run: what ranks write is lost from here on: {reason(failure)}")
+            self.err.say(
+                f"malt run: what ranks write is lost from here on: {reason(failure)}; they go on"
+            )
         for rank in self.ranks:
             for stream in list(rank.streams):
                 at = stream.show_at()
                 if at is not None and at <= now:
                     stream.show()
-                if stream.sink.is_broken:
+                if stream.sink.has_no_reader:
                     self._finish(stream)  # the rank's next write fails, as the launcher's did
             if rank.ended is not None:
                 self._clear_leftovers(rank, now)

@@ -34,8 +34,9 @@ class Sink:
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self.is_terminal = os.isatty(descriptor)
-        self.is_broken = False
-        self.failure: OSError | None = None  # why it is broken, if its reader has not gone
+        self.has_no_reader = False
+        self.failure: OSError | None = None  # since it was last asked for: why the rest is lost
+        self._is_lost = False
         self.cursor = _Cursor()
 
     @classmethod
@@ -64,9 +65,12 @@ class Sink:
         return b"\n"
 
     def write(self, data: bytes) -> None:
-        """Write all of `data`; blocks as long as the reader does. A closed reader is no error."""
+        """Write all of `data`; blocks as long as the reader does. A closed reader is no error.
+
+        Once the file cannot be written (its disk is full), all the rest is lost.
+        """
         view = memoryview(data)
-        while view and not self.is_broken:
+        while view and not (self.has_no_reader or self._is_lost):
             try:
                 view = view[os.write(self.descriptor, view) :]
             except BlockingIOError:
@@ -74,8 +78,9 @@ class Sink:
             except OSError as error:
                 if error.errno == errno.EINTR:
                     continue
-                self.is_broken = True
-                self.failure = None if error.errno == errno.EPIPE else error
+                self.has_no_reader = error.errno == errno.EPIPE
+                self._is_lost = not self.has_no_reader
+                self.failure = error if self._is_lost else None
 
 
 class Stream:

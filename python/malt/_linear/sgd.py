@@ -138,7 +138,7 @@ class SGDModel(SparseCoefMixin, LinearInput):
         if self.every is not None:
             whole("every", self.every, 1)
         choose("exchange", self.exchange, ("model", "difference", "gradient", "once"))
-        Averaging(self.graph, self.sync)
+        Averaging(self.graph, self.staleness)
 
     # Training
 
@@ -198,7 +198,7 @@ class SGDModel(SparseCoefMixin, LinearInput):
         seed = None
         if self.shuffle:
             seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-        exchange = ExchangePlan(Averaging(self.graph, self.sync), self.every, self.exchange)
+        exchange = ExchangePlan(Averaging(self.graph, self.staleness), self.every, self.exchange)
         score = None if held_out is None else lambda w: self._score(w, held_out)
         examples = stopping.passes * max(share.rows for share in shares)
         with Progress(self.verbose, len(shares), examples) as progress:

@@ -56,9 +56,9 @@ class SGDClassifier(Classifier, SGDModel):
         ranks: processes that fit() starts and ends, which share X in memory and average their
             models; None: one. In a job of several ranks leave it out: each gives its own rows.
         graph: which ranks send to which; None: malt.ALL.
-        sync: "bsp" (all ranks wait for one another at every exchange), "ssp:K" (updates may be K
-            exchanges late), or "async" (no rank waits; no rank checks tol, so each makes max_iter
-            passes).
+        staleness: how many exchanges late an update may be; 0: all ranks wait for one another at
+            every exchange (BSP); None: no rank waits, nor checks tol, so each makes max_iter
+            passes.
         every: examples of a rank between two exchanges; None: a tenth of its pass.
         exchange: "model" (models are averaged: MLlib*, Zhang et al., ICDE 2019), "difference" (what
             each rank has learnt since the last exchange is summed: Petuum, Xing et al., KDD 2015),
@@ -103,7 +103,7 @@ class SGDClassifier(Classifier, SGDModel):
         average: bool | int = False,
         ranks: int | None = None,
         graph: Graph | None = None,
-        sync: str = "bsp",
+        staleness: int | None = 0,
         every: int | None = None,
         exchange: str = "model",
     ) -> None:
@@ -130,7 +130,7 @@ class SGDClassifier(Classifier, SGDModel):
         self.average = average
         self.ranks = ranks
         self.graph = graph
-        self.sync = sync
+        self.staleness = staleness
         self.every = every
         self.exchange = exchange
 

@@ -26,7 +26,7 @@ class SGDRegressor(RegressorMixin, SGDModel):
     """scikit-learn's SGDRegressor, by MALT's kernels, on one rank or many.
 
     Parameters are scikit-learn's (sklearn.linear_model.SGDRegressor), with the same defaults,
-    except for learning_rate; verbose, ranks, graph, sync, every and exchange are as in
+    except for learning_rate; verbose, ranks, graph, staleness, every and exchange are as in
     malt.learn.SGDClassifier.
 
     Args:
@@ -64,7 +64,7 @@ class SGDRegressor(RegressorMixin, SGDModel):
         average: bool | int = False,
         ranks: int | None = None,
         graph: Graph | None = None,
-        sync: str = "bsp",
+        staleness: int | None = 0,
         every: int | None = None,
         exchange: str = "model",
     ) -> None:
@@ -89,7 +89,7 @@ class SGDRegressor(RegressorMixin, SGDModel):
         self.average = average
         self.ranks = ranks
         self.graph = graph
-        self.sync = sync
+        self.staleness = staleness
         self.every = every
         self.exchange = exchange
 

@@ -87,7 +87,9 @@ def barrier(timeout: float | None = None) -> None:
         seconds(timeout)
     else:
         together = Together(_BARRIER, timeout)
-        together.step("all are here", lambda: (None, {}), sent=job.sent.by_call[_BARRIER])
+        sent = job.sent.by_call[_BARRIER]
+        sent.is_here = True
+        together.step("all are here", lambda: (None, {}), sent=sent, failures=Error)
 
 
 @_goes_on(_CALL)

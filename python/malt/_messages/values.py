@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from malt._errors import ConfigError, DamagedError
+from malt._npy import check_compressed
 
 _KINDS = "biufcSUmM"  # of dtypes: all but objects and records
 _DTYPE = re.compile(rf"[<>|][{_KINDS}][0-9]{{1,9}}(\[\w+\])?")  # as dtype.str has them
@@ -147,7 +148,7 @@ def _build(told: Any, parts: Sequence[bytes | memoryview]) -> Any:
         shape, *arrays = items
         data, indices, pointers = (_build_array(each, parts) for each in arrays)
         matrix = getattr(sparse, kind)((data, indices, pointers), shape=tuple(shape))
-        matrix.check_format(full_check=True)  # SciPy reads where the indices say
+        check_compressed(matrix)
         return matrix
     raise ValueError(f"an object of kind {kind!r}")
 

@@ -109,7 +109,7 @@ class Matching:
         mine |= {"gpu": site.is_on_gpu, "shards": shards}
         while len(text := json.dumps(mine).encode()) > MOST_BYTES:
             shards.popitem()
-        posts = group.exchange(f"segment '{name}', step 0", text, None)
+        posts = group.exchange(f"vector '{name}', step 0", text, None)
         told = {
             rank: _read(name, rank, post) for rank, post in enumerate(posts) if post is not None
         }

@@ -32,7 +32,14 @@ def describe(error: BaseException) -> tuple[str, str, str]:
     """Return an exception's kind, its text, and its traceback from the user's function on."""
     text = "".join(traceback.format_exception(type(error), error, _own_part(error)))
     kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
-    return kind, str(error), text
+    return kind, _text_of(error), text
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failure:  # of its own __str__()
+        return f"(it has no text: its __str__() raises {type(failure).__name__})"
 
 
 def caused_on(rank: int, error: BaseException, text: str) -> BaseException:

@@ -295,13 +295,7 @@ class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixi
         plan = Plan(settings.max_iter, first["seed"], bool(settings.learn_priors), named)
         maker = _Sources(X, documents, survey, settings, named)
         counts, (priors, last) = _train(start, priors, maker, plan, ranks)
-        if missing := sorted(began - set(last)):
-            warn(
-                f"{named}: {describe_ranks(missing)} died or left the job during the call: the "
-                "model lacks the last changes, or all tokens, of the documents there; to learn "
-                "from all documents, call it again with the ranks that are left",
-                RuntimeWarning,
-            )
+        _warn_of_dead(named, sorted(began - set(last)))
         self.word_topic_counts_: Counts = counts
         self.doc_topic_prior_: Floats = priors.alpha
         self.topic_word_prior_: float = priors.beta
@@ -383,3 +377,13 @@ def _train(
     found = forked.run(len(parts), work)[0]
     assert found is not None
     return found
+
+
+def _warn_of_dead(call: str, ranks: list[int]) -> None:
+    if ranks:
+        warn(
+            f"{call}: {describe_ranks(ranks)} died or left the job during the call: the model "
+            "lacks the last changes, or all tokens, of the documents there; to learn from all "
+            "documents, call it again with the ranks that are left",
+            RuntimeWarning,
+        )

@@ -45,7 +45,7 @@ def as_array(data: Any) -> npt.NDArray[Any]:
     else:
         raise ConfigError(
             "a vector is made over a NumPy array, anything with DLPack on the CPU, a list of "
-            f"those, or a shape; this is {data!r:.50}{_way_out(data)}"
+            f"those, or a shape; this is {_shown(data)}{_way_out(data)}"
         )
     if array.dtype.name not in DTYPES:
         raise ConfigError(
@@ -95,6 +95,12 @@ def _check_tensor(data: Any) -> None:
         )
 
 
+def _shown(data: Any) -> str:
+    text = repr(data)
+    is_short = len(text) <= 50 and "\n" not in text
+    return text if is_short else f"a {type(data).__name__}"
+
+
 def _way_out(data: Any) -> str:
     """Say what to give instead of `data`, where that is known."""
     if _are_numbers(data):
@@ -112,6 +118,8 @@ def _way_out(data: Any) -> str:
             "the same places), a dense copy (matrix.toarray()), or changes of few elements by "
             "malt.sparse_vector(dim, capacity=n)"
         )
+    if hasattr(data, "to_numpy"):  # of pandas
+        return ": give its values (w = data.to_numpy(np.float32)), then use that w in the loop"
     if isinstance(data, Iterator):
         return ": of a generator make a list first (list(model.parameters()))"
     if hasattr(data, "parameters"):

@@ -15,22 +15,24 @@ _GRAPHS = ("ALL", "HALTON", "RING", "EXPONENTIAL", "ONE_PEER", "STAR")
 
 
 class Averaging:
-    """An estimator's `graph=` and `sync=` settings.
+    """An estimator's `graph=` and `staleness=` settings.
 
     Args:
         graph: which ranks send to which; None: every rank to every rank.
-        sync: "bsp" (each exchange waits for the updates of all in-neighbours), "ssp:K" (the
-            updates may be K exchanges old) or "async" (an exchange waits for nothing).
+        staleness: how many exchanges an in-neighbour may be behind; 0: each exchange waits for the
+            updates of all (BSP); None: it waits for none.
 
     Raises:
-        ConfigError: `graph` or `sync` has another value.
+        ConfigError: `graph` or `staleness` has another value.
     """
 
-    def __init__(self, graph: Graph | None, sync: str) -> None:
+    def __init__(self, graph: Graph | None, staleness: int | None) -> None:
         if graph is not None:
             check_graph(graph, "None, ")
         self.graph = ALL if graph is None else graph
-        self.staleness = _staleness(sync)
+        if staleness is not None:
+            staleness = whole("staleness", staleness, 0, why=", or None, which waits for nobody")
+        self.staleness = staleness
         # An allreduce leaves the same bits on all ranks, and reads the vector's memory in place.
         self.is_exact = graph is None and self.staleness == 0
 
@@ -80,18 +82,6 @@ def _name_wrong_edges() -> None:
 
 
 _name_wrong_edges()
-
-
-def _staleness(sync: str) -> int | None:
-    """Return how many iterations an in-neighbour may be behind; None: any number."""
-    if sync in ("bsp", "async"):
-        return 0 if sync == "bsp" else None
-    mode, _, bound = str(sync).partition(":")
-    if mode != "ssp" or not (bound.isascii() and bound.isdecimal()):
-        raise ConfigError(
-            f"sync is {sync!r}; it is 'bsp', 'ssp:K' with a whole number K, or 'async'"
-        )
-    return int(bound)
 
 
 def start_alike(vector: Vector) -> None:

@@ -57,7 +57,7 @@ class Part:
         size: of the job.
         ranks: those that the file has.
         incomplete: those of them whose first events are not in the file.
-        has_changes: the members of the job changed.
+        has_joins: a rank has joined the job, or rejoined it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -75,7 +75,9 @@ class Part:
         self.size: int = other["size"]
         self.incomplete = set(other["incomplete"])
         self.ranks: set[int] = set()
-        self.has_changes = False
+        self.has_joins = False
+        self._members: dict[int, int] = {}  # by rank: of the job, after the last change there
+        self._gone: dict[int, int] = defaultdict(int)  # by rank: ranks that are gone since
         self.scatters: dict[int, list[tuple[float, int]]] = defaultdict(list)
         self.folds: dict[int, list[Fold]] = defaultdict(list)
         # By rank and members: beginnings and ends, in their order.
@@ -95,7 +97,7 @@ class Part:
             )
         self.ranks.add(rank)
         if event["ph"] == "i" and "update" not in arguments:  # no value of malt.report()
-            self.has_changes = True
+            self._note_change(rank, arguments)
         if event["ph"] != "X":
             return
         began = float(event["ts"])
@@ -112,6 +114,16 @@ class Part:
         self._kept += 1
         if self._kept % _KEPT_AT_ONCE == 0:
             check_room(f"the rest of {self.path}", _KEPT_AT_ONCE * _KEPT_BYTES)
+
+    def _note_change(self, rank: int, arguments: dict[str, Any]) -> None:
+        if "epoch" in arguments:  # "rank 3 is gone"
+            self._gone[rank] += 1
+            return
+        members = arguments.get("members")
+        left = self._members.get(rank, self.size) - self._gone.pop(rank, 0)
+        if members != left:
+            self.has_joins = True
+        self._members[rank] = left
 
 
 def merge(paths: Sequence[Path], out: Path, absent: Sequence[str] = ()) -> list[str]:
@@ -145,7 +157,8 @@ def _bounds(parts: Sequence[Part], start: int) -> Any:
     """Return clocks.shifts_of()'s argument: each part's shift is bounded by each other's."""
     most = np.full((len(parts), len(parts)), np.inf)
     base = [(part.began - start) / 1e3 for part in parts]
-    has_changes = any(part.has_changes for part in parts)
+    # The rounds of the same members are counted from the first one, which a joined rank has not.
+    has_joins = any(part.has_joins for part in parts)
     places = defaultdict(list)
     for at, part in enumerate(parts):
         for rank in part.ranks:
@@ -172,7 +185,7 @@ def _bounds(parts: Sequence[Part], start: int) -> Any:
                 after = ends - sent[sender].begins(iterations.astype(np.int64))
                 there = only[sender]
                 most[here, there] = min(most[here, there], after.min())
-        for (rank, members), spans in () if has_changes else part.allreduces.items():
+        for (rank, members), spans in () if has_joins else part.allreduces.items():
             for other in members:
                 there = only.get(other, here)
                 theirs = parts[there].allreduces.get((other, members), [])

@@ -50,7 +50,7 @@ def wrap(
     every: int | None = None,
     passes: int = 5,
     graph: Graph | None = None,
-    sync: str = "bsp",
+    staleness: int | None = 0,
 ) -> DataParallelEstimator:
     """Make a scikit-learn estimator data-parallel, by averaging what the ranks' copies learn.
 
@@ -75,8 +75,8 @@ def wrap(
             fit(), but at least 1000; and 1000 in partial_fit().
         passes: passes that fit() makes over the shard, in another order each.
         graph: which ranks send to which; None: every rank to every rank.
-        sync: "bsp" (an exchange waits for the other ranks' exchange of the same number), "ssp:K"
-            (for the one K before it) or "async" (for none).
+        staleness: how many exchanges an in-neighbour may be behind; 0: an exchange waits for theirs
+            of the same number (BSP); None: it waits for none.
 
     Returns:
         A scikit-learn estimator. It clones, pickles, goes into pipelines and searches, and predicts
@@ -86,7 +86,9 @@ def wrap(
         ConfigError: the estimator has no partial_fit(), or one whose mean is meaningless; or an
             argument is wrong.
     """
-    made = DataParallelEstimator(estimator, every=every, passes=passes, graph=graph, sync=sync)
+    made = DataParallelEstimator(
+        estimator, every=every, passes=passes, graph=graph, staleness=staleness
+    )
     made._check_parameters()
     return made
 
@@ -126,13 +128,13 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
         every: int | None = None,
         passes: int = 5,
         graph: Graph | None = None,
-        sync: str = "bsp",
+        staleness: int | None = 0,
     ) -> None:
         self.estimator = estimator
         self.every = every
         self.passes = passes
         self.graph = graph
-        self.sync = sync
+        self.staleness = staleness
 
     def fit(
         self, X: Any, y: Any = None, *, classes: Any = None, sample_weight: Any = None
@@ -169,8 +171,8 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
     ) -> DataParallelEstimator:
         """Train on more of this rank's rows, and exchange after every `every` of them.
 
-        The first call is collective. Calls that exchange wait for one another as `sync` says: give
-        batches of equal sizes, equally many on all ranks.
+        The first call is collective. Calls that exchange wait for one another as `staleness` says:
+        give batches of equal sizes, equally many on all ranks.
 
         Args:
             X: a batch of this rank's rows.
@@ -218,10 +220,10 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
         if self.every is not None:
             whole("every", self.every, 1)
         whole("passes", self.passes, 1)
-        self._averaging = Averaging(self.graph, self.sync)
+        self._averaging = Averaging(self.graph, self.staleness)
 
     def _settings(self) -> list[str]:
-        names = ("every", "passes", "graph", "sync")
+        names = ("every", "passes", "graph", "staleness")
         return [f"{name}={getattr(self, name)!r}" for name in names]
 
     def _call(self, method: str) -> str:

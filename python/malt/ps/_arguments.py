@@ -145,8 +145,9 @@ def gradients_of(
     """Return the gradients as an array of this shape and dtype; a scalar is repeated."""
     given = _as_array(gradients)
     if given.dtype.kind in "cOSUMm":
+        way = " (of a sparse matrix give matrix.toarray())" if hasattr(gradients, "toarray") else ""
         raise ConfigError(
-            f"table '{name}': gradients have dtype {given.dtype}; they are real numbers"
+            f"table '{name}': gradients have dtype {given.dtype}; they are real numbers{way}"
         )
     given = given.astype(dtype, copy=False)
     if given.ndim == 0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
@@ -11,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from malt import _core_import as core
-from malt._arguments import finite, seconds, text, whole
+from malt._arguments import seconds, text, whole
 from malt._checkpoint.layout import SLOW_DISK
 from malt._checkpoint.spread import Spread
 from malt._core_import import Codec
@@ -25,27 +24,18 @@ from malt.ps import _joining
 from malt.ps._arguments import (
     Keys,
     Values,
-    check_codec,
-    check_memory,
     check_out,
-    check_rule,
-    check_threshold,
-    float_type,
     gradients_of,
-    hot_rows_of,
     keys_of,
 )
-from malt.ps._placing import Placing
-from malt.ps._rules import Add, Rule, UpdateFunction, states_of
+from malt.ps._options import TableOptions
+from malt.ps._rules import Rule, UpdateFunction, states_of
 from malt.ps._saving import TableRows
 from malt.ps._seat import Seat
 from malt.ps._stats import TableStats
 
 Result = TypeVar("Result")
 
-_MOST_ROWS = 1 << 40
-_MOST_ROW_BYTES = 64 << 10
-_MOST_CACHED_KEYS = 1 << 30
 _MOST_PUSHES = 1 << 62
 
 
@@ -123,63 +113,25 @@ class Table(Spread):
         deadline = job.deadline(timeout)
         with _joining.refused_by_all(job, f"malt.ps.Table {self.name!r}", deadline):
             text("name", self.name)
-            self.rows = whole("rows", rows, 1, _MOST_ROWS)
-            self.dtype = float_type(dtype)
-            most_width = _MOST_ROW_BYTES // self.dtype.itemsize
-            self._row_shape = () if width is None else (whole("width", width, 1, most_width),)
-            width = 1 if width is None else int(width)
-            rule = Add() if update is None else update
-            check_rule(rule)
-            finite("initial", initial)
-            if staleness is not None:
-                whole("staleness", staleness, 0, 1 << 30)
-            check_codec(codec)
-            check_threshold(threshold, rule)
-            whole("cached_keys", cached_keys, 0, _MOST_CACHED_KEYS)
-            hot_rows = hot_rows_of(hot, self.rows, staleness)
-            self._placing = None
-            room, partition_text = self.rows, None
-            if partition is not None:
-                self._placing = Placing(partition, self.rows, job.size)
-                room, partition_text = self._placing.room, self._placing.text
-                hot_rows = np.sort(self._placing.places[hot_rows])
-            # None if this rank is evicted, which it learns where it forms the group.
-            live = max(len(jobs.alive()), 1)
-            most, why = live - 1, f", as {live} ranks are live"
-            if job.generations is not None:
-                most, why = max(job.size - 1, 0), f", as there are {job.size} ranks"
-            whole("replicas", replicas, 0, most, why)
-            is_rule = isinstance(rule, Rule)
-            list_bytes = 2 * 8 * cached_keys * live + len(hot_rows) * width * self.dtype.itemsize
-            row_bytes = width * self.dtype.itemsize * (1 + len(states_of(rule)))
-            here = self.rows // live if self._placing is None else self._placing.most
-            check_memory(self.name, self.rows, here, row_bytes, replicas, live, list_bytes)
-            description = (
-                f"rows={self.rows}, width={width}, update={rule if is_rule else 'a function'}, "
-                f"dtype={self.dtype}, initial={initial}, replicas={replicas}, "
-                f"staleness={staleness}, codec={codec}, threshold={threshold}, "
-                f"cached_keys={cached_keys}, "
-                f"hot={len(hot_rows)} rows (checksum {zlib.crc32(hot_rows.tobytes()):08x}), "
-                f"partition={partition_text}"
-            )
-            made = core.Table(
-                name=self.name,
-                rows=room,
+            self._options = TableOptions(
+                self.name,
+                job,
+                rows=rows,
                 width=width,
-                dtype=self.dtype,
-                initial=float(initial),
-                rule=(type(rule).__name__, rule.numbers() if isinstance(rule, Rule) else []),
-                function=None if isinstance(rule, Rule) else rule,
-                row_shape=self._row_shape,
+                update=update,
+                dtype=dtype,
+                initial=initial,
                 replicas=replicas,
                 staleness=staleness,
                 codec=codec,
-                threshold=float(threshold),
+                threshold=threshold,
                 cached_keys=cached_keys,
-                hot=hot_rows.tolist(),
-                owners=[] if self._placing is None else self._placing.owners.tolist(),
+                hot=hot,
+                partition=partition,
             )
-        self._bytes = room * row_bytes
+            made = self._options.make()
+        self.rows, self.dtype = self._options.rows, self._options.dtype
+        description = self._options.text
         seat = Seat(job, self.name, description, made, deadline.limit)
         enter = partial(seat.enter, deadline=deadline)
         try:
@@ -198,7 +150,6 @@ class Table(Spread):
             raise
         job.tables += 1
         self._seat = seat
-        self._rule, self._is_bsp = rule, staleness == 0
         job.companions.add(self)
 
     def push(self, keys: Keys, gradients: npt.ArrayLike, *, timeout: float | None = None) -> int:
@@ -228,9 +179,9 @@ class Table(Spread):
 
     def _push(self, keys: Keys, gradients: npt.ArrayLike, deadline: core.Deadline) -> int:
         array, first, count = keys_of(self.name, keys, self.rows)
-        given = gradients_of(self.name, gradients, (count, *self._row_shape), self.dtype)
-        if self._placing is not None:
-            array, order = self._placing.of(array, first, count)
+        given = gradients_of(self.name, gradients, (count, *self._options.row_shape), self.dtype)
+        if self._options.placing is not None:
+            array, order = self._options.placing.of(array, first, count)
             given = given[order]
         rows = np.ascontiguousarray(given)
         return self._call("push", lambda table: table.push(array, first, rows, deadline))
@@ -259,15 +210,15 @@ class Table(Spread):
 
     def _pull(self, keys: Keys, out: Values | None, deadline: core.Deadline) -> Values:
         array, first, count = keys_of(self.name, keys, self.rows)
-        shape = (count, *self._row_shape)
+        shape = (count, *self._options.row_shape)
         if out is None:
             out = np.empty(shape, dtype=self.dtype)
         else:
             check_out(self.name, out, shape, self.dtype)
-        if self._placing is None:
+        if self._options.placing is None:
             self._call("pull", lambda table: table.pull(array, first, out, deadline))
             return out
-        places, order = self._placing.of(array, first, count)
+        places, order = self._options.placing.of(array, first, count)
         found = np.empty(shape, dtype=self.dtype)
         self._call("pull", lambda table: table.pull(places, 0, found, deadline))
         out[order] = found
@@ -298,7 +249,8 @@ class Table(Spread):
         Raises:
             PeerError: rows of a push are lost.
             TimeoutError: the servers that the error names did not answer.
-            malt.Error: the update function raised; the text has its traceback.
+            malt.Error: the update function raised; the text has its traceback. Or, at staleness 0,
+                servers keep too many pushes of this rank already, and have dropped one.
         """
         number = None if push is None else whole("push", push, 0, _MOST_PUSHES)
         deadline = jobs.current().deadline(timeout)
@@ -308,8 +260,8 @@ class Table(Spread):
         """Wait for this rank's pushes, and say that it has ended its iteration.
 
         Held-back rows stay so; call wait() before, to send them in this iteration. At staleness 0
-        it also waits for ranks that would be more than 8 iterations behind, because servers keep
-        the pushes until all ranks have ended their iteration.
+        it also waits for ranks that would be more than 8 iterations behind, or fewer if this rank
+        has pushed more than 1 GiB in these: servers keep pushes until all have ended the iteration.
 
         Returns:
             `iteration`.
@@ -395,22 +347,25 @@ class Table(Spread):
             self._seat.leave(hands_over=hands_over, deadline=deadline)
 
     def _spread(self, limit: float | None) -> TableRows:
+        options = self._options
         facts = {
-            "partition": None if self._placing is None else self._placing.text,
-            "rows": self.rows,
-            "width": self._row_shape[0] if self._row_shape else None,
-            "dtype": str(self.dtype),
-            "update": type(self._rule).__name__ if isinstance(self._rule, Rule) else "a function",
+            "partition": None if options.placing is None else options.placing.text,
+            "rows": options.rows,
+            "width": options.row_shape[0] if options.row_shape else None,
+            "dtype": str(options.dtype),
+            "update": type(options.rule).__name__
+            if isinstance(options.rule, Rule)
+            else "a function",
         }
         limit = jobs.current().deadline(limit).limit
         return TableRows(
             self._open(),
             facts,
-            states_of(self._rule),
+            states_of(options.rule),
             jobs.current().size,
-            limit + self._bytes / SLOW_DISK,
-            placing=self._placing,
-            is_bsp=self._is_bsp,
+            limit + options.places * options.row_bytes / SLOW_DISK,
+            placing=options.placing,
+            is_bsp=options.staleness == 0,
         )
 
     def __enter__(self) -> Table:

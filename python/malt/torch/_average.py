@@ -11,6 +11,7 @@ from malt._arguments import whole
 from malt._core_import import Graph, Vector
 from malt._errors import ConfigError
 from malt._vectors.averaging import Averaging
+from malt._vectors.progress import Progress
 from malt.torch import _model
 from malt.torch._flat import Flat
 from malt.torch._join import Join
@@ -21,7 +22,7 @@ def average(
     every: int = 32,
     *,
     graph: Graph | None = None,
-    sync: str = "bsp",
+    staleness: int | None = 0,
     buffers: bool = True,
 ) -> Average:
     """Average a model over the ranks after every `every` steps. Collective.
@@ -40,8 +41,8 @@ def average(
             convert it afterwards.
         every: steps from one exchange to the next.
         graph: which ranks send to which; None: every rank to every rank.
-        sync: "bsp" (an exchange waits for the other ranks' exchange of the same number), "ssp:K"
-            (for the one K before it) or "async" (for none).
+        staleness: how many exchanges an in-neighbour may be behind; 0: an exchange waits for theirs
+            of the same number (BSP); None: it waits for none.
         buffers: also average the buffers in float32 or float64, such as BatchNorm's running
             statistics; other buffers, such as its num_batches_tracked, stay each rank's own.
 
@@ -53,7 +54,7 @@ def average(
             on every rank, the ranks' models differ.
         TimeoutError: the ranks that the error names did not make this call.
     """
-    return Average(model, every, Averaging(graph, sync), buffers)
+    return Average(model, every, Averaging(graph, staleness), buffers)
 
 
 class Average:
@@ -74,6 +75,9 @@ class Average:
         self._flat.adopt()
         self._join = Join(averaging)
         self._steps = 0  # since the last exchange
+        # In an exchange, and in an allreduce, that an exception has ended on this rank.
+        self._exchanging: Progress | None = None
+        self._ending: Progress | None = None
 
     def join(self) -> AbstractContextManager[None]:
         """Wrap a loop in which ranks may have unequal numbers of batches. Collective.
@@ -83,9 +87,9 @@ class Average:
 
         A rank that has finished its batches takes part in the others' exchanges until all ranks
         have finished. It contributes the average that it has, as if its steps had length 0. For
-        sync="bsp".
+        staleness=0.
         """
-        return self._join.loop(self._flat.exchange)
+        return self._join.loop(lambda: self._flat.exchange(Progress()))
 
     @property
     def vectors(self) -> tuple[Vector, ...]:
@@ -100,15 +104,20 @@ class Average:
 
         Raises:
             ConfigError: a parameter was moved, converted, replaced or unfrozen meanwhile.
-            TimeoutError: the ranks that the error names did not come to this exchange.
+            TimeoutError: the ranks that the error names did not come to this exchange. Call step()
+                again: it goes on with the exchange, also after Ctrl-C.
         """
-        self._steps += 1
-        if self._steps < self._every:
-            return False
+        if self._exchanging is None:
+            steps = self._steps + 1
+            if steps < self._every:
+                self._steps = steps
+                return False
+            self._exchanging = Progress()
         self._check()
-        self._join.before_exchange()
-        self._flat.exchange()
+        self._join.before_exchange(self._exchanging)
+        self._flat.exchange(self._exchanging)
         self._steps = 0
+        self._exchanging = None
         return True
 
     def allreduce(self) -> None:
@@ -117,11 +126,14 @@ class Average:
         Raises:
             ConfigError: as step(). Also, on all ranks, if one rank is still in its loop, in an
                 exchange of step(): see join() and malt.shard(even=True).
-            TimeoutError: as step().
+            TimeoutError: the ranks that the error names did not come to this call, which is to be
+                made again.
         """
+        self._ending = self._ending or Progress()
         self._check()
-        self._flat.allreduce()
+        self._flat.allreduce(self._ending)
         self._steps = 0
+        self._ending = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state needed to resume, beside that of the model and of the optimizer."""

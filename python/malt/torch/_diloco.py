@@ -17,11 +17,24 @@ import torch
 from malt._arguments import whole
 from malt._errors import ConfigError
 from malt._vectors.averaging import Averaging
+from malt._vectors.progress import Progress
 from malt.torch import _model
 from malt.torch._flat import Flat
 from malt.torch._optimizer import Around
 
 _STATE = "diloco"  # the outer optimizer's key in the inner one's state
+
+
+class _OuterStep(Progress):
+    """An outer step.
+
+    Attributes:
+        taken: by dtype, the velocity and the parameters after it, once these are known.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: dict[torch.dtype, tuple[torch.Tensor, torch.Tensor]] = {}
 
 
 class DiLoCo(Around):
@@ -67,7 +80,7 @@ class DiLoCo(Around):
             raise ConfigError(f"outer_lr is {outer_lr!r}; it is a number above 0")
         if not 0 <= outer_momentum < 1:
             raise ConfigError(f"outer_momentum is {outer_momentum!r}; it is from 0 to below 1")
-        averaging = Averaging(None, "bsp")
+        averaging = Averaging(None, 0)
         super().__init__(model, optimizer, averaging)
         self._rate, self._momentum = outer_lr, outer_momentum
         statistics = _model.statistics(model, buffers)
@@ -87,6 +100,7 @@ class DiLoCo(Around):
         self._anchors = {dtype: here.clone() for dtype, here in memory.items()}
         self._velocities = {dtype: torch.zeros_like(here) for dtype, here in memory.items()}
         self._steps = 0  # since the last outer step
+        self._outer: _OuterStep | None = None  # that an exception has ended on this rank
 
     @property
     def _flats(self) -> tuple[Flat, ...]:
@@ -98,7 +112,9 @@ class DiLoCo(Around):
         Raises:
             ConfigError: a parameter was moved, converted or replaced, or the optimizer has been
                 given other parameters.
-            TimeoutError: the ranks that the error names did not come to this outer step.
+            TimeoutError: the ranks that the error names did not come to this outer step. The inner
+                step is taken: go on with outer_step(), also after Ctrl-C, and then with the next
+                step().
         """
         loss = self._inner.step(closure)
         self._steps += 1
@@ -111,13 +127,16 @@ class DiLoCo(Around):
 
         Raises:
             ConfigError: as step().
-            TimeoutError: as step().
+            TimeoutError: the ranks that the error names did not come to this outer step. Call it
+                again: it goes on where it has ended, also after Ctrl-C.
         """
+        self._outer = self._outer or _OuterStep()
         self._check()
         for flat in self._flats:
             flat.check_adopted()
-        self._join.before_exchange()
-        self._take_outer_step()
+        self._join.before_exchange(self._outer)
+        self._take(self._outer)
+        self._outer = None
 
     def join(self) -> AbstractContextManager[None]:
         """Wrap a loop in which ranks may have unequal numbers of batches. Collective.
@@ -128,18 +147,25 @@ class DiLoCo(Around):
         A rank that has finished its batches takes the others' outer steps until all ranks have
         finished. It contributes what its own steps have subtracted since its last outer step.
         """
-        return self._join.loop(self._take_outer_step)
+        return self._join.loop(lambda: self._take(_OuterStep()))
 
-    def _take_outer_step(self) -> None:
+    def _take(self, step: _OuterStep) -> None:
         for flat in self._flats:
-            flat.exchange()
+            flat.exchange(step)
         for dtype, here in self._flat.memory.items():
-            anchor, velocity = self._anchors[dtype], self._velocities[dtype]
-            torch.sub(anchor, here, out=here)  # the outer gradient
-            velocity.mul_(self._momentum).add_(here)
-            anchor.sub_(here, alpha=self._rate).sub_(velocity, alpha=self._rate * self._momentum)
-            here.copy_(anchor)
+            if dtype not in step.taken:
+                step.taken[dtype] = self._next(dtype, here)
+            self._velocities[dtype], self._anchors[dtype] = step.taken[dtype]
+            here.copy_(self._anchors[dtype])
         self._steps = 0
+
+    def _next(self, dtype: torch.dtype, mean: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the velocity and the parameters after an outer step."""
+        anchor = self._anchors[dtype]
+        gradient = anchor - mean
+        velocity = self._velocities[dtype].mul(self._momentum).add_(gradient)
+        moved = anchor.sub(gradient, alpha=self._rate)
+        return velocity, moved.sub_(velocity, alpha=self._rate * self._momentum)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the inner optimizer's state, with the outer one's under "diloco" by parameter."""

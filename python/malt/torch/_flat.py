@@ -13,8 +13,8 @@ from torch.nn.parameter import is_lazy
 from malt._core_import import AVG, SUM, Fold, Vector
 from malt._errors import ConfigError
 from malt._job import job as jobs
-from malt._mistakes import missed
 from malt._vectors.averaging import Averaging, start_alike
+from malt._vectors.progress import Progress
 from malt._vectors.vectors import vector
 
 _MOST_WORK = 10**6  # steps of NumPy's search for an element that two tensors share
@@ -105,16 +105,15 @@ class Flat:
                     "place after"
                 )
 
-    def exchange(self, fold: Fold = AVG) -> None:
-        """Fold the other ranks' values into the vectors."""
+    def exchange(self, progress: Progress, fold: Fold = AVG) -> None:
+        """Fold the other ranks' values into the vectors, as a part of a step."""
         for each in self.vectors.values():
-            self._averaging.exchange(each, fold)
+            progress.exchange(self._averaging, each, fold)
 
-    def allreduce(self) -> None:
+    def allreduce(self, progress: Progress) -> None:
         """Average the vectors of all live ranks exactly, after the loop. Collective."""
         for each in self.vectors.values():
-            missed.note_exchange(each)
-            each.allreduce(AVG, last=True)
+            progress.allreduce(each, AVG, last=True)
 
     def give(self, rank: int) -> None:
         """Give the tensors the values that they have on rank `rank`. Collective."""

@@ -7,9 +7,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from malt._core_import import ALL, AVG, Graph, Vector
+from malt._core_import import ALL, AVG, Deadline, Graph, Vector
 from malt._errors import ConfigError
 from malt.torch._backend.core import Core
+from malt.torch._backend.errors import translated
+from malt.torch._backend.limits import deadline_in, time_left
 from malt.torch._backend.process_group import core_of
 
 
@@ -44,11 +46,12 @@ class Gossip:
         core.line.call(lambda: self._exchange(index, gradients), [], False).wait()
 
     def _exchange(self, index: int, gradients: torch.Tensor) -> None:
-        vector, values = self._bucket(index, gradients)
-        values.copy_(gradients)
-        vector.scatter()
-        vector.gather(AVG)
-        gradients.copy_(values)
+        with translated("gossip", self._core.members.names):
+            vector, values = self._bucket(index, gradients)
+            values.copy_(gradients)
+            vector.scatter()
+            vector.gather(AVG)
+            gradients.copy_(values)
 
     def _bucket(self, index: int, gradients: torch.Tensor) -> _Exchange:
         """Return the bucket's vector. DDP changes its buckets on all ranks at the same step."""
@@ -57,23 +60,30 @@ class Gossip:
             return found
         if found is not None:
             found.vector.close()
-        is_double = gradients.dtype == torch.float64
-        vector = Vector(
-            group=self._core.members.group,
-            dtype=np.dtype(np.float64 if is_double else np.float32),
-            arrays=[],
-            own_count=gradients.numel(),
-            shown=None,
-            name=f"gossip-{self._core.next_number()}",
-            graph=self._graph,
-            policy="latest",
-            depth=2,
-            reject_nonfinite=False,
-            max_norm=None,
-            rejoins=False,
-        )
-        self._buckets[index] = _Exchange(vector, torch.from_numpy(vector.array))
-        return self._buckets[index]
+        members, count = self._core.members, gradients.numel()
+        dtype = "float64" if gradients.dtype == torch.float64 else "float32"
+        deadline = deadline_in(members.timeout)
+        with members.in_step("gossip", deadline):
+            # Ranks with another bucket are named, and the making below is a part of the call.
+            members.run([], [], f"gossip of bucket {index}, {count} elements of {dtype}", deadline)
+            with members.group.within(Deadline(time_left(deadline))):
+                vector = Vector(
+                    group=members.group,
+                    dtype=np.dtype(dtype),
+                    arrays=[],
+                    own_count=count,
+                    shown=None,
+                    name=f"gossip-{self._core.next_number()}",
+                    graph=self._graph,
+                    policy="latest",
+                    depth=2,
+                    reject_nonfinite=False,
+                    max_norm=None,
+                    rejoins=False,
+                )
+            made = _Exchange(vector, torch.from_numpy(vector.array))
+            self._buckets[index] = made
+        return made
 
 
 def gossip(state: Gossip, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -83,8 +93,10 @@ def gossip(state: Gossip, bucket: dist.GradBucket) -> torch.futures.Future[torch
 
     A rank sends its gradients to its out-neighbours, and takes the mean of its own and of what has
     arrived from its in-neighbours since its last step: the newest of each. It waits for no rank, so
-    a slow one does not hold up the others, and ranks may take unequal numbers of steps. The models
-    of the ranks then differ a little; average them now and then (malt.torch.average, or
+    a slow one does not hold up the others, and ranks may take unequal numbers of steps. Only in the
+    first step, and where DDP changes its buckets (after the second, as a rule), do the ranks wait
+    for one another, to make memory: that is a collective call of the process group, with its time
+    limit. The ranks' models differ a little; average them now and then (malt.torch.average, or
     torch.distributed.algorithms.model_averaging).
 
     Args:
@@ -92,7 +104,10 @@ def gossip(state: Gossip, bucket: dist.GradBucket) -> torch.futures.Future[torch
         bucket: given by DDP; float32, float64, or a smaller floating-point type.
 
     Raises:
-        ConfigError: `state` is no Gossip.
+        ConfigError: `state` is no Gossip; or ranks have made different calls, or buckets.
+        TimeoutError: in those steps, the ranks that the error names did not come. This rank has
+            then left the group, as after any collective call that has not come to its end.
+        PeerError: ranks have died in those steps, or this rank has been evicted.
     """
     if not isinstance(state, Gossip):
         raise ConfigError(

@@ -11,6 +11,7 @@ import torch
 from malt._core_import import AVG, Fold, Graph
 from malt._errors import ConfigError
 from malt._vectors.averaging import Averaging
+from malt._vectors.progress import Progress
 from malt.torch import _model
 from malt.torch._flat import Flat
 from malt.torch._optimizer import Around
@@ -21,7 +22,7 @@ class GradientExchange(Around):
 
         optimizer = malt.torch.GradientExchange(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
-    The rest of the loop stays as it is. With graph=None and sync="bsp" every rank takes the same
+    The rest of the loop stays as it is. With graph=None and staleness=0 every rank takes the same
     step, so all have the same model: the mini-batch is that of all ranks together. Otherwise a step
     uses the gradients that have arrived, some of them late; the models then differ. All ranks begin
     with the lowest rank's values.
@@ -34,9 +35,9 @@ class GradientExchange(Around):
             an NVIDIA GPU.
         optimizer: one of torch.optim.
         graph: which ranks send to which; None: every rank to every rank.
-        sync: "bsp" (a step waits for the other ranks' step of the same number), "ssp:K" (for the
-            one K before it) or "async" (for none). No gradient is lost: unless graph=None and
-            sync="bsp", a rank that is two steps ahead of a rank it sends to waits for it.
+        staleness: how many steps an in-neighbour may be behind; 0: a step waits for theirs of the
+            same number (BSP); None: it waits for none. No gradient is lost: unless graph=None and
+            staleness=0, a rank that is two steps ahead of a rank it sends to waits for it.
         fold: malt.AVG, or SUM, MEDIAN or TRIMMED_MEAN(f), over the ranks, element by element.
         buffers: also average the buffers in float32 or float64, such as BatchNorm's statistics.
 
@@ -52,11 +53,11 @@ class GradientExchange(Around):
         optimizer: torch.optim.Optimizer,
         *,
         graph: Graph | None = None,
-        sync: str = "bsp",
+        staleness: int | None = 0,
         fold: Fold = AVG,
         buffers: bool = True,
     ) -> None:
-        averaging = Averaging(graph, sync)
+        averaging = Averaging(graph, staleness)
         if not isinstance(fold, Fold):
             raise ConfigError(f"fold is {fold!r}; it is malt.AVG, SUM, MEDIAN or TRIMMED_MEAN(f)")
         super().__init__(model, optimizer, averaging)
@@ -80,6 +81,7 @@ class GradientExchange(Around):
         self._statistics.start_alike()
         self._statistics.adopt()
         self._has_exchanged = False
+        self._exchanging: Progress | None = None  # in an exchange that an exception has ended
 
     @property
     def _flats(self) -> tuple[Flat, ...]:
@@ -91,12 +93,15 @@ class GradientExchange(Around):
         Raises:
             ConfigError: a gradient is sparse, a buffer was moved, or the optimizer has been given
                 other parameters.
-            TimeoutError: the ranks that the error names did not come to this step.
+            TimeoutError: the ranks that the error names did not come to this step. Call this again,
+                or step(), with the same gradients: it goes on with the exchange, also after Ctrl-C.
         """
+        self._exchanging = self._exchanging or Progress()
         self._check()
         self._statistics.check_adopted()
-        self._join.before_exchange()
-        self._fold_gradients()
+        self._join.before_exchange(self._exchanging)
+        self._fold_gradients(self._exchanging)
+        self._exchanging = None
 
     @contextmanager
     def join(self) -> Iterator[None]:
@@ -107,7 +112,7 @@ class GradientExchange(Around):
 
         A rank that has finished its batches takes the others' steps, with gradients of zeros, until
         all ranks have finished. At the end all get the model of a rank that made the last step. For
-        sync="bsp".
+        staleness=0.
         """
         with self._join.loop(self._take_part):
             yield
@@ -116,14 +121,14 @@ class GradientExchange(Around):
 
     def _take_part(self) -> None:
         self.zero_grad()
-        self._fold_gradients()
+        self._fold_gradients(Progress())
         self._inner.step()
         self._has_exchanged = False
 
-    def _fold_gradients(self) -> None:
-        without = self._collect()
-        self._gradients.exchange(self._fold)
-        self._statistics.exchange()
+    def _fold_gradients(self, progress: Progress) -> None:
+        without = self._collect(progress)
+        self._gradients.exchange(progress, self._fold)
+        self._statistics.exchange(progress)
         for name, parameter in self._parameters.items():
             if name not in without or self._views[name].any():
                 parameter.grad = self._views[name]
@@ -143,19 +148,27 @@ class GradientExchange(Around):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if not self._has_exchanged:
+        if not self._has_exchanged or self._exchanging is not None:
             self.exchange()
         self._inner.step()
         self._has_exchanged = False
         return loss
 
-    def _collect(self) -> set[str]:
-        """Copy the gradients to where they are sent from; return the parameters without one."""
+    def _collect(self, progress: Progress) -> set[str]:
+        """Copy the gradients to where they are sent from; return the parameters without one.
+
+        Those that this exchange has folded already, before an exception ended it, stay as they are.
+        """
         without = set()
+        vectors = self._gradients.vectors
+        folded = {dtype for dtype in vectors if progress.has_exchanged(vectors[dtype])}
         for name, parameter in self._parameters.items():
             gradient, view = parameter.grad, self._views[name]
             if gradient is None:
                 without.add(name)
+            if parameter.dtype in folded:
+                continue
+            if gradient is None:
                 view.zero_()
             elif gradient.layout != torch.strided:
                 raise ConfigError(

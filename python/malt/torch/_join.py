@@ -9,6 +9,7 @@ from malt._core_import import SUM, Vector
 from malt._errors import ConfigError
 from malt._job import job as jobs
 from malt._vectors.averaging import Averaging
+from malt._vectors.progress import Progress
 from malt._vectors.vectors import vector
 
 
@@ -33,34 +34,35 @@ class Join:
         """Run the loop; then call `take_part` for each exchange that other ranks still make."""
         if not self._can_wait:
             raise ConfigError(
-                "join() is for sync='bsp', where an exchange waits for all ranks; under 'async' "
-                "none does, and under 'ssp:K' a rank that is done calls close()"
+                "join() is for staleness=0, where an exchange waits for all ranks; with None none "
+                "does, and otherwise a rank that is done calls close()"
             )
         if self._active is None:
             self._active = vector(jobs.size(), dtype="float64")
         self._is_on = True
         try:
             yield
-            while self._tell(is_active=False):
+            while self._tell(Progress(), is_active=False):
                 take_part()
         finally:
             self._is_on = False
 
-    def before_exchange(self) -> None:
-        """Note that this rank is about to exchange, in its loop."""
+    def before_exchange(self, progress: Progress) -> None:
+        """Note that this rank is about to exchange, in a step of its loop."""
         if self._is_on:
-            self._tell(is_active=True)
+            self._tell(progress, is_active=True)
 
     def close(self) -> None:
         if self._active is not None:
             self._active.close()
 
-    def _tell(self, *, is_active: bool) -> bool:
+    def _tell(self, progress: Progress, *, is_active: bool) -> bool:
         assert self._active is not None
         ranks = self._active.array
-        ranks[:] = 0
-        ranks[jobs.rank()] = is_active
-        self._active.allreduce(SUM)
+        if not progress.has_exchanged(self._active):
+            ranks[:] = 0
+            ranks[jobs.rank()] = is_active
+        progress.allreduce(self._active, SUM)
         if not ranks.any():
             return False
         self.last = int(ranks.argmax())

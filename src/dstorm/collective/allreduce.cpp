@@ -51,7 +51,7 @@ std::size_t slots_for(std::size_t bytes, std::size_t ranks) {
 SegmentOptions segment_options(const std::string& name, std::string kind, std::size_t slot_bytes,
                                std::size_t depth) {
   SegmentOptions options;
-  options.name = name;
+  options.name = options.call = name;
   options.kind = std::move(kind);
   options.slot_bytes = slot_bytes;
   options.depth = static_cast<int>(depth);
@@ -90,6 +90,7 @@ const std::vector<int>& Allreduce::run(Operand& operand, const Operation& operat
                                        const Deadline& deadline) {
   const Turn turn(state_.turns(), "allreduce", name_);
   state_.begin_call(false);
+  catch_up(deadline);
   number_ = std::max(number_, last_before()) + 1;  // A9
   if (is_open_ && round_ <= last_before()) {
     is_open_ = false;
@@ -107,7 +108,7 @@ const std::vector<int>& Allreduce::run(Operand& operand, const Operation& operat
 void Allreduce::end_round(Operand& operand, const Operation& operation, const Deadline& deadline) {
   const auto is_made_anew = [this] { return state_.group().is_begun_anew(making_); };
   const auto may_go_on = [&] {
-    return look() ||
+    return look() || (has_given_up_ && has_agreed()) ||
            (needs_slot_ && writer_.has_free([this](int r) { return state_.is_live(r); })) ||
            is_made_anew();
   };
@@ -162,6 +163,7 @@ bool Allreduce::end_open_round(Operand& operand, const Operation& operation,
                       " cannot start: the last one, with another fold, did not end on this rank "
                       "and may have ended on others; repeat that first");
   }
+  has_given_up_ = true;
   std::vector<std::byte> now(bytes_);
   operand.copy_out(now.data(), {0, bytes_});
   operand.copy_in(given_.data(), {0, bytes_});
@@ -185,15 +187,27 @@ bool Allreduce::may_be_committed() const {
 
 // ---- beginning and end ----
 
+// A9. Waits for the word of an exchange in which the others are known to have met.
+void Allreduce::catch_up(const Deadline& deadline) {
+  std::uint64_t beyond = 0;
+  each_other([&](int r, const Peer& one) {
+    if (state_.is_live(r)) beyond = std::max(beyond, one.beyond >> 32 << 32);
+  });
+  if (beyond <= last_before()) return;
+  const auto has_word = [&] { return last_before() >= beyond; };
+  const auto lacks = [this] { return name_ + ": the word of an exchange did not come"; };
+  state_.wait(has_word, deadline.left(), lacks, [] { return -1; });
+}
+
 void Allreduce::begin_round(std::uint32_t operation) {
   round_ = number_;
   operation_ = operation;
-  disagreed_ = false;
+  disagreed_ = has_given_up_ = false;
   kept_order_.clear();
   RankSet live(state_.group().size());
   for (int r = 0; r < state_.group().size(); ++r) {
     Peer& one = peer(r);
-    one.has_come = one.is_beyond = one.gave_up = false;
+    one.has_come = one.gave_up = false;
     if (state_.is_live(r)) live.add(r);
   }
   live.add(state_.group().rank());
@@ -231,19 +245,20 @@ void Allreduce::begin_attempt(const RankSet& members) {
 // The last word is for ranks that cannot know the outcome by themselves (A4, A7). It is not urgent,
 // because other live ranks see the outcome themselves. By A6 there is a slot for "committed". A
 // call that fails may find no slot, and that may be the reason why it fails; then its next call
-// shows that this rank has gone on. Of an open round it says so once, as the slot is wanted for the
-// next one: if the other one of two ranks did not hear that, it would fold what this rank gave to a
-// call that has failed.
+// says it, or shows that this rank has gone on.
 void Allreduce::finish_round(Kind last_word) {
   if (!is_open_) each_other([this](int r, const Peer& one) { release(r, one.read); });
   if (last_word == Kind::kCommitted && !needs_agreement()) {
+    each_other([this](int, Peer& one) { one.reader.mark(round_); });
+    state_.channel().wake(others_);
     state_.channel().acknowledge(others_, false);
     return;
   }
-  const bool is_said = last_word == Kind::kGaveUp && said_gave_up_ == round_;
-  const int slot = is_said || others_.empty() ? -1 : claim();
-  if (slot >= 0) publish(slot, last_word, 0, 0, others_);
-  if (slot >= 0 && last_word == Kind::kGaveUp) said_gave_up_ = round_;
+  if (last_word == Kind::kGaveUp) {
+    say_gave_up();
+  } else if (const int slot = others_.empty() ? -1 : claim(); slot >= 0) {
+    publish(slot, last_word, 0, 0, others_);
+  }
   if (last_word == Kind::kCommitted) {
     state_.channel().wake(others_);
     state_.channel().acknowledge(others_, false);
@@ -263,19 +278,24 @@ bool Allreduce::is_complete() const {
   return next_input_ == parts_ && missing_inputs_ == 0 && missing_results_ == 0;
 }
 
+bool Allreduce::has_agreed() const {
+  if (!is_complete() || disagreed_) return false;
+  return std::ranges::all_of(others_, [this](int r) {
+    if (needs_agreement()) return has_all_ && peer(r).has_all;
+    if (has_given_up_ && has_marked(r)) return true;
+    return !gave_up(r) && (!has_given_up_ || !rest_.has(r));  // A8
+  });
+}
+
 // A4.
 bool Allreduce::commit(Operand& operand) {
-  const bool is_agreed =
-      is_complete() && !disagreed_ &&
-      (!needs_agreement() ||
-       (has_all_ && std::ranges::all_of(others_, [this](int r) { return peer(r).has_all; })));
   const bool is_heard =
       std::ranges::any_of(others_, [this](int r) { return peer(r).committed >= round_; });
-  if (!is_agreed && !is_heard) return false;
+  if (!has_agreed() && !is_heard) return false;
   state_.group().check_standing();
   if (kept_order_ == order_) {
     operand.copy_in(kept_.data(), {0, bytes_});
-  } else if (is_agreed || has_all_) {
+  } else if (needs_agreement() ? has_all_ : is_complete()) {
     write_result(operand);
   } else if (!kept_order_.empty()) {
     operand.copy_in(kept_.data(), {0, bytes_});

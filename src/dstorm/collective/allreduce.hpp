@@ -14,10 +14,10 @@
 //      all.
 //   3  A member that has all parts of the result says "have all". A member that has heard "have
 //      all" from all members commits: it writes its vector, and says "committed".
-// Two members write each other whole vectors instead; each folds both by itself, and commits,
-// because there is no third rank to agree with. With short vectors more than two members write each
-// other whole vectors too, since sending as many bytes again costs less than one more wait; but
-// they still take step 3.
+// Two members write each other whole vectors instead; each folds both by itself, and commits if the
+// other has not given up, because there is no third rank to agree with. With short vectors more
+// than two members write each other whole vectors too, since sending as many bytes again costs less
+// than one more wait; but they still take step 3.
 //
 // Invariants. tests/cpp/collective/allreduce_test.cpp fails without any of them.
 //  A1 A message carries its round and the members of its attempt, and a part counts only in an
@@ -54,11 +54,19 @@
 //     all parts to the other one of two members. Others may then commit without it. So the round
 //     stays open on this rank, with the vector that it gave and what it has received. Its next call
 //     ends this round first. If others have committed it, that is the result of the next call.
+//     Of two members, the one that has given up does not commit on the other's vector, which may
+//     have come after word that it gave up. It commits if the other has been lost, or has
+//     committed: a member marks its cursor with the last round that it has committed with one
+//     other.
 //  A9 A call that begins after an exchange of the group belongs to no round that was begun before
-//     it: all ranks have ended those. So a round's number begins with that of the last exchange to
-//     which its rank had posted, and ranks of which one has made fewer calls than another number
-//     alike again once they have met elsewhere. A round that is open (A8) ends there too. Each call
-//     has a number, also one that fails because it could not end the open round.
+//     it: all ranks have ended those. So a round's number begins with that of the last exchange in
+//     which all ranks have met, as far as its rank knows, and ranks of which one has made fewer
+//     calls than another number alike again once they have met elsewhere. A rank that has given up
+//     an exchange may learn only in its next call that the others have met there. If it learns that
+//     from a message of theirs, which may overtake the word of the exchange, then the call after it
+//     waits for that word. A round that is open (A8) ends there too. Each call has a number, also
+//     one that fails because it could not end the open round, or before the memory for it was made
+//     (skip()).
 #pragma once
 
 #include <chrono>
@@ -118,6 +126,12 @@ class Allreduce {
   const std::vector<int>& run(Operand& operand, const Operation& operation,
                               const Deadline& deadline);
 
+  // How many calls this rank has made since its numbers last began anew (A9), the last one
+  // included. skip(): it has made so many before it had this object. The calls of ranks that are
+  // behind then fail, as those of a round that this rank has given up (A7).
+  std::uint64_t calls() const { return number_ - (number_ >> 32 << 32); }
+  void skip(std::uint64_t calls) { number_ = last_before() + calls; }
+
   // bytes_out, bytes_in and wait_seconds; the other counters are 0.
   Stats stats() const;
   const Segment& segment() const noexcept { return segment_; }
@@ -132,9 +146,9 @@ class Allreduce {
     std::uint64_t read = 0;        // its messages up to this iteration
     std::uint64_t inputs_end = 0;  // those up to this one can go once this rank has folded
     std::uint64_t committed = 0;
-    bool has_parts = false;  // of this attempt
-    bool has_come = false;   // to this round, or a later one
-    bool is_beyond = false;
+    std::uint64_t beyond = 0;  // the last round of it that was later than this rank's
+    bool has_parts = false;    // of this attempt
+    bool has_come = false;     // to this round, or a later one
     bool has_all = false;
     bool gave_up = false;
   };
@@ -146,6 +160,7 @@ class Allreduce {
     std::size_t part_bytes;
   };
 
+  void catch_up(const Deadline& deadline);
   void begin_round(std::uint32_t operation);
   void begin_attempt(const RankSet& members);
   void end_round(Operand& operand, const Operation& operation, const Deadline& deadline);
@@ -163,6 +178,7 @@ class Allreduce {
   bool send_inputs(Operand& operand);
   bool fold_own_parts(Operand& operand);
   bool say_have_all();
+  bool say_gave_up();
   int claim();
   void publish(int slot, Kind kind, std::size_t part, std::size_t part_bytes,
                std::span<const int> to);
@@ -173,8 +189,9 @@ class Allreduce {
   void write_result(Operand& operand);
   void keep_result(Operand& operand);
   bool has_failed() const;
-  std::uint64_t last_before() const { return state_.group().posted() << 32; }  // A9
-  bool gave_up(int rank) const { return peer(rank).gave_up || peer(rank).is_beyond; }
+  std::uint64_t last_before() const { return state_.group().met() << 32; }  // A9
+  bool is_beyond(const Peer& one) const { return one.beyond > round_; }
+  bool gave_up(int rank) const { return peer(rank).gave_up || is_beyond(peer(rank)); }
   std::vector<int> late() const;
   std::string lacks(const std::vector<int>& ranks) const;
   [[noreturn]] void throw_timeout(std::chrono::nanoseconds limit) const;
@@ -187,6 +204,8 @@ class Allreduce {
   std::size_t owner(std::size_t part) const { return part % order_.size(); }  // index in order_
   bool is_whole() const { return !is_shared_out_ || order_.size() <= 2; }
   bool needs_agreement() const { return order_.size() > 2; }
+  bool has_agreed() const;
+  bool has_marked(int rank) const { return writer_.mark_of(rank) >= round_; }
   std::span<const std::byte*> inputs_of(std::size_t part) {
     return std::span(inputs_).subspan(part * order_.size(), order_.size());
   }
@@ -225,6 +244,7 @@ class Allreduce {
   std::vector<std::byte> kept_;        // A3: the result of an earlier attempt, or as A8 has it
   std::vector<int> kept_order_;        // the ranks whose vectors it is of; empty: none is kept
   bool is_open_ = false;               // A8: the last call has left its round
+  bool has_given_up_ = false;          // A8: an earlier call has left this round
   std::uint64_t said_gave_up_ = 0;     // the last round of which this rank has said so
   std::vector<std::byte> given_;       // the vector of the open round
   std::vector<int> ended_;             // used in look()

@@ -41,11 +41,11 @@ bool Allreduce::read(int rank) {
       break;
     }
     const Received received = receive(rank, slot, clock);
-    const bool was_beyond = one.is_beyond;
+    const bool was_beyond = is_beyond(one);
     const bool was_whole = rest_ == members_;
     const bool is_taken = take(received);
     is_news =
-        is_news || is_taken || one.is_beyond != was_beyond || (rest_ == members_) != was_whole;
+        is_news || is_taken || is_beyond(one) != was_beyond || (rest_ == members_) != was_whole;
     if (!is_taken) break;
     one.read = received.iteration;
     if (one.has_parts) continue;
@@ -84,7 +84,8 @@ bool Allreduce::take(const Received& received) {
   const AllreduceHead& head = received.message.head;
   one.committed = std::max(one.committed, head.committed);
   if (head.round > round_) {
-    one.has_come = one.is_beyond = true;
+    one.has_come = true;
+    one.beyond = head.round;
     return false;
   }
   if (head.round < round_) return true;
@@ -139,7 +140,8 @@ void Allreduce::take_part(const Received& received) {
 // Returns whether it made progress; if not, there is something to wait for.
 bool Allreduce::advance(Operand& operand) {
   needs_slot_ = false;
-  const bool has_moved = send_inputs(operand) || fold_own_parts(operand) || say_have_all();
+  const bool has_moved = send_inputs(operand) || fold_own_parts(operand) || say_have_all() ||
+                         (has_given_up_ && say_gave_up());
   if (is_undelivered_) deliver();
   return has_moved;
 }
@@ -190,6 +192,16 @@ bool Allreduce::say_have_all() {
   state_.group().check_standing();
   publish(slot, Kind::kHaveAll, 0, 0, others_);
   has_all_ = true;
+  return true;
+}
+
+// Once, as its slot is wanted for the next round.
+bool Allreduce::say_gave_up() {
+  if (said_gave_up_ == round_ || others_.empty()) return false;
+  const int slot = claim();
+  if (slot < 0) return false;
+  publish(slot, Kind::kGaveUp, 0, 0, others_);
+  said_gave_up_ = round_;
   return true;
 }
 

@@ -33,8 +33,9 @@ std::byte* Mail::begin(int to, std::size_t bytes) {
 }
 
 void Mail::end() {
-  if (!is_live(to_)) return;  // M3
   Peer& to = peer(to_);
+  to.is_left = false;
+  if (!is_live(to_)) return;  // M3
   bytes_out_ += begun_bytes_;
   to.bytes += begun_bytes_;
   if (slot_ >= 0) {

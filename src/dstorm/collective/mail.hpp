@@ -52,8 +52,8 @@ class Mail {
   bool pump();
   // Calls take(sender, message) for each message that has arrived; the bytes are valid during the
   // call, and another process may write them. Returns whether there were any. If `take` returns
-  // false, which it may while untaken(sender) is above 0, the message and the later ones of its
-  // sender stay where they are until the sender has taken a message of this rank's (M2).
+  // false, the message and the later ones of its sender stay where they are until this rank sends
+  // the sender a message, or the sender takes one (M2).
   template <class Take>
   bool take_in(Take&& take) {
     bool is_news = false;
@@ -73,6 +73,9 @@ class Mail {
   bool wait(Ready&& ready, std::chrono::nanoseconds limit) {
     return state_.wait([&] { return has_news() || ready(); }, limit);
   }
+
+  // Ends such a wait's sleep, from any thread: `ready` looks at something that has changed.
+  void wake() noexcept { state_.channel().wake_self(); }
 
   int rank() const { return state_.group().rank(); }
   Group& group() const { return state_.group(); }
@@ -108,12 +111,13 @@ class Mail {
     std::uint64_t bytes = 0;                 // of messages in both directions
     std::deque<std::uint64_t> untaken = {};  // the iterations of messages to it; not those waiting
     std::deque<std::vector<std::byte>> backlog = {};  // messages to it that wait for slots
-    std::size_t untaken_when_left = 0;  // its next message has been left lying; 0: it has not
+    bool is_left = false;               // its next message has been left lying, when this rank had
+    std::size_t untaken_when_left = 0;  // so many messages to it untaken
   };
   template <class Take>
   bool take_from(Peer& peer, Take& take) {
     if (is_left(peer)) return false;
-    peer.untaken_when_left = 0;
+    peer.is_left = false;
     const std::uint64_t clock = peer.reader.clock();
     bool is_news = peer.read < clock;
     bool has_taken = false;
@@ -128,6 +132,7 @@ class Mail {
       if constexpr (std::is_void_v<decltype(take(peer.rank, message))>) {
         take(peer.rank, message);
       } else if (!take(peer.rank, message)) {
+        peer.is_left = true;
         peer.untaken_when_left = untaken(peer.rank);
         is_news = has_taken;
         break;
@@ -144,7 +149,7 @@ class Mail {
   SlotHeader header_of(const Peer& peer, int slot, std::uint64_t clock) const;
   bool has_news();
   bool is_left(const Peer& peer) {
-    return peer.untaken_when_left > 0 && untaken(peer.rank) >= peer.untaken_when_left;
+    return peer.is_left && untaken(peer.rank) >= peer.untaken_when_left;
   }
   Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
   int claim(Peer& to);

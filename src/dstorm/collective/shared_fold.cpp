@@ -38,8 +38,7 @@ bool SharedFold::end_as(End wish) {
 template <class Ready, class Missing>
 bool SharedFold::wait(Ready&& ready, std::chrono::nanoseconds limit, const Missing& missing) {
   const auto lacks = [this] {
-    return "allreduce of segment '" + state_.options().name + "': " + describe_ranks(late()) +
-           " did not come";
+    return "allreduce of " + state_.name() + ": " + describe_ranks(late()) + " did not come";
   };
   try {
     return state_.wait(ready, limit, lacks, missing);
@@ -54,28 +53,29 @@ bool SharedFold::wait(Ready&& ready, std::chrono::nanoseconds limit, const Missi
 
 void SharedFold::announce() { state_.channel().wake(state_.peers()); }
 
-// When a rank posts to an exchange, all of its earlier rounds have ended. So the first rank that
-// comes here after an exchange finds the highest of their numbers, and so do others that come at
-// the same time; the ranks after them take the number that it has noted. `ready` is read first: if
-// it is of a round since the exchange, `since` shows that. If a rank has posted to a later
-// exchange, this one is late, and its rounds are over.
+// When all ranks have met in an exchange, all of their earlier rounds have ended, but for that of a
+// rank that had given the exchange up; its round fails now. So the first rank that comes here after
+// an exchange finds the highest of their numbers, and so do others that come at the same time; the
+// ranks after them take the number that it has noted. `ready` is read first: if it is of a round
+// since the exchange, `since` shows that. If a rank knows of a later exchange, this one is late,
+// and its rounds are over.
 std::uint64_t SharedFold::after(std::uint64_t last) {
   Line& own = line(state_.group().rank());
-  const std::uint64_t posted = state_.group().posted();
-  if (own.since.load(std::memory_order_relaxed) == posted) return last + 1;
+  const std::uint64_t met = state_.group().met();
+  if (own.since.load(std::memory_order_relaxed) == met) return last + 1;
   std::uint64_t base = last;
   for (const int r : state_.peers()) {
     const std::uint64_t ready = line(r).ready.load(std::memory_order_acquire);
     const std::uint64_t since = line(r).since.load(std::memory_order_acquire);
-    if (since > posted) return last + 1;
-    if (since == posted) {
+    if (since > met) return last + 1;
+    if (since == met) {
       base = std::max(last, line(r).base.load(std::memory_order_relaxed));
       break;
     }
     base = std::max(base, ready);
   }
   own.base.store(base, std::memory_order_relaxed);
-  own.since.store(posted, std::memory_order_release);
+  own.since.store(met, std::memory_order_release);
   return base + 1;
 }
 
@@ -110,7 +110,9 @@ bool SharedFold::meet(std::uint64_t round, std::uint64_t operation, std::uint64_
   for (int r = 0; r < size; ++r) {
     const std::uint64_t ready = line(r).ready.load(std::memory_order_acquire);
     has_moved_on = has_moved_on || (ready > round_ && state_.is_live(r));
-    if (ready != round_ && ready != round_ + 1) continue;
+    // Its first round since an exchange has the number base + 1: it was in none before that.
+    const bool is_first = ready == line(r).base.load(std::memory_order_relaxed) + 1;
+    if (ready != round_ && (ready != round_ + 1 || is_first)) continue;
     const std::uint64_t theirs = line(r).operation[round_ % 2].load(std::memory_order_relaxed);
     disagreed_ = disagreed_ || theirs != operation;
     if (!met || ready != round_) continue;
@@ -159,13 +161,15 @@ std::vector<int> SharedFold::dead() const {
   return ranks;
 }
 
+// If no rank has aborted the round, it was over when others were in a later one.
 std::vector<int> SharedFold::gave_up() const {
-  std::vector<int> ranks;
-  for (int r = 0; r < state_.group().size(); ++r) {
-    const std::uint64_t aborted = line(r).gave_up.load(std::memory_order_relaxed);
-    if (r != state_.group().rank() && state_.is_live(r) && aborted >= round_) ranks.push_back(r);
+  std::vector<int> ranks, beyond;
+  for (const int r : state_.peers()) {
+    if (!state_.is_live(r)) continue;
+    if (line(r).gave_up.load(std::memory_order_relaxed) >= round_) ranks.push_back(r);
+    if (line(r).ready.load(std::memory_order_acquire) > round_) beyond.push_back(r);
   }
-  return ranks;
+  return ranks.empty() ? beyond : ranks;
 }
 
 std::vector<int> SharedFold::late() const {

@@ -15,19 +15,37 @@ using std::chrono::nanoseconds;
 // The name of the call that "segment 'w', step 2" is a step of.
 std::string_view call_of(std::string_view what) { return what.substr(0, what.rfind(", step ")); }
 
-// Shortens the name of the call if need be; the name of the step stays whole.
-std::string fit(std::string_view what, std::size_t most) {
-  const std::string_view call = call_of(what);
-  const std::string_view step = what.substr(call.size());
-  const std::size_t room = most - std::min(step.size(), most);
-  return std::string(call.substr(0, room)) + std::string(step.substr(0, most));
+// The other part of it: "step 2"; empty if the call has no steps.
+std::string step_of(std::string_view what) {
+  const std::size_t at = call_of(what).size();
+  return std::string(what.substr(std::min(what.size(), at + 2)));
 }
 
-// Whether the notice of an exchange, perhaps shortened, is one of a step of this call.
+// What a notice has room for, and the room that is kept in it for the name of a step.
+constexpr std::size_t kMostWhat = sizeof(host::Notice::what);
+constexpr std::size_t kStepRoom = 24;
+
+// Shortens the name of the call if need be, for steps with names that fit their room alike; the
+// name of the step stays whole.
+std::string fit(std::string_view what) {
+  const std::string_view call = call_of(what);
+  const std::string_view step = what.substr(call.size());
+  const std::size_t room = kMostWhat - std::clamp(step.size(), kStepRoom, kMostWhat);
+  return std::string(call.substr(0, room)) + std::string(step.substr(0, kMostWhat));
+}
+
+// Whether the notice of an exchange is one of a step of this call, whose name fit() has shortened.
 bool is_step_of(const host::Notice& notice, std::string_view call) {
-  const std::size_t bytes = std::min<std::size_t>(notice.what_bytes, sizeof(notice.what));
+  const std::size_t bytes = std::min<std::size_t>(notice.what_bytes, kMostWhat);
   const std::string_view posted = call_of({notice.what, bytes});
-  return posted == call || (bytes == sizeof(notice.what) && call.starts_with(posted));
+  const bool may_be_short = posted.size() >= kMostWhat - kStepRoom || bytes == kMostWhat;
+  return posted == call || (may_be_short && call.starts_with(posted));
+}
+
+// Whether it is one of step 0, in which ranks only meet.
+bool is_meeting(const host::Notice& notice) {
+  const std::size_t bytes = std::min<std::size_t>(notice.what_bytes, kMostWhat);
+  return std::string_view(notice.what, bytes).ends_with(", step 0");
 }
 
 // The length in bytes at which an error message ends its list of calls.
@@ -50,7 +68,7 @@ std::vector<std::optional<Bytes>> Group::exchange(std::string_view given,
   const Deadline deadline = timeout ? *timeout : this->deadline();
   std::uint64_t number = impl_->exchanges + 1;
   host::Member& own = control.member(rank());
-  const std::string fitting = fit(given, sizeof(host::Notice::what));
+  const std::string fitting = fit(given);
   const std::string_view what = fitting;
   bool is_posted = own.posted.load(std::memory_order_relaxed) == number;
   if (is_posted) {
@@ -58,7 +76,7 @@ std::vector<std::optional<Bytes>> Group::exchange(std::string_view given,
     // counts for this call.
     const host::Notice& before = own.notices[number % 2];
     const std::string_view posted(before.what, before.what_bytes);
-    if (call_of(posted) != call_of(what) && impl_->abandoned != number) {
+    if (call_of(posted) != call_of(what) && own.abandoned.load() != number) {
       throw ConfigError(std::string(call_of(what)) + " cannot start: '" +
                         std::string(call_of(posted)) +
                         "' timed out or was interrupted on this rank, and the others may still "
@@ -72,23 +90,51 @@ std::vector<std::optional<Bytes>> Group::exchange(std::string_view given,
       is_posted = false;
     }
   }
-  host::Notice& notice = own.notices[number % 2];
-  if (!is_posted) {
-    std::unique_lock<std::mutex> held;
-    if (impl_->engine) held = impl_->engine->hold_notices();
-    notice.what_bytes = static_cast<std::uint32_t>(what.size());
-    std::memcpy(notice.what, what.data(), what.size());
-    notice.bytes = static_cast<std::uint32_t>(mine.size());
-    if (!mine.empty()) std::memcpy(notice.data, mine.data(), mine.size());
-    own.posted.store(number, std::memory_order_release);
-    if (held) held.unlock();
-    control.ring(control.neighbours());
-    if (impl_->engine) impl_->engine->flush_notices();
+  if (impl_->abandoned_call == call_of(what)) impl_->abandoned_call.clear();
+  for (;; ++number) {
+    if (!is_posted) post(number, what, mine);
+    await_posts_of(number, what, deadline);
+    impl_->exchanges = number;
+    try {
+      std::vector<std::optional<Bytes>> posts = posts_of(number, what);
+      impl_->abandoned_call.clear();
+      return posts;
+    } catch (const OtherCalls& error) {
+      if (!is_void(number, error.ranks())) {
+        impl_->abandoned_call.clear();
+        throw;
+      }
+    }
+    is_posted = false;
   }
+}
 
-  await_posts_of(number, what, deadline);
-  impl_->exchanges = number;
-  return posts_of(number);
+void Group::post(std::uint64_t number, std::string_view what, std::span<const std::byte> mine) {
+  host::Control& control = impl_->control;
+  host::Member& own = control.member(rank());
+  host::Notice& notice = own.notices[number % 2];
+  std::unique_lock<std::mutex> held;
+  if (impl_->engine) held = impl_->engine->hold_notices();
+  notice.what_bytes = static_cast<std::uint32_t>(what.size());
+  std::memcpy(notice.what, what.data(), what.size());
+  notice.bytes = static_cast<std::uint32_t>(mine.size());
+  if (!mine.empty()) std::memcpy(notice.data, mine.data(), mine.size());
+  own.posted.store(number, std::memory_order_release);
+  if (held) held.unlock();
+  control.ring(control.neighbours());
+  if (impl_->engine) impl_->engine->flush_notices();
+}
+
+// Whether these ranks, which have posted another call than this one, have given it up, or were in
+// one that this rank has given up. The latter have an error now, so all can meet in the next
+// exchange.
+bool Group::is_void(std::uint64_t number, const std::vector<int>& elsewhere) const {
+  return std::ranges::all_of(elsewhere, [&](int r) {
+    const host::Board& board = impl_->control.board(r);
+    return board.abandoned.load(std::memory_order_acquire) >= number ||
+           (!impl_->abandoned_call.empty() &&
+            is_step_of(board.notices[number % 2], impl_->abandoned_call));
+  });
 }
 
 std::string Group::pending() const {
@@ -102,22 +148,35 @@ bool Group::has_posted(int rank, std::uint64_t number) const noexcept {
   return impl_->control.board(rank).posted.load(std::memory_order_acquire) >= number;
 }
 
+std::uint64_t Group::met() const noexcept {
+  const std::uint64_t next = impl_->exchanges + 1;
+  if (posted() != next) return impl_->exchanges;
+  for (int r = 0; r < size(); ++r) {
+    if (is_live(r) && !has_posted(r, next)) return impl_->exchanges;
+  }
+  return next;
+}
+
 // The notices of that exchange stay as they are until this rank has posted to it, too.
 bool Group::is_begun_anew(std::string_view call) const noexcept {
   const std::uint64_t number = impl_->exchanges + 1;
   for (int r = 0; r < size(); ++r) {
     if (r == rank() || !has_posted(r, number) || !is_live(r)) continue;
-    if (is_step_of(impl_->control.board(r).notices[number % 2], call)) return true;
+    const host::Notice& post = impl_->control.board(r).notices[number % 2];
+    if (is_step_of(post, call) && !is_meeting(post)) return true;
   }
   return false;
 }
 
-void Group::abandon(std::string_view call) noexcept {
+void Group::abandon(std::string_view call) {
   const std::uint64_t number = impl_->exchanges + 1;
   if (posted() != number) return;
-  if (is_step_of(impl_->control.member(rank()).notices[number % 2], call)) {
-    impl_->abandoned = number;
-  }
+  const host::Notice& post = impl_->control.member(rank()).notices[number % 2];
+  if (!is_step_of(post, call)) return;
+  impl_->abandoned_call = call_of({post.what, post.what_bytes});
+  impl_->control.member(rank()).abandoned.store(number, std::memory_order_release);
+  impl_->control.ring(impl_->control.neighbours());
+  if (impl_->engine) impl_->engine->flush_notices();
 }
 
 void Group::await_posts_of(std::uint64_t number, std::string_view what, const Deadline& deadline) {
@@ -174,7 +233,8 @@ std::string Group::last_calls(const std::vector<int>& ranks) const {
   return text.empty() ? "" : text + ")";
 }
 
-std::vector<std::optional<Bytes>> Group::posts_of(std::uint64_t number) const {
+std::vector<std::optional<Bytes>> Group::posts_of(std::uint64_t number,
+                                                  std::string_view what) const {
   std::vector<std::optional<Bytes>> posts(static_cast<std::size_t>(size()));
   std::map<std::string, std::vector<int>> doing;
   for (int r = 0; r < size(); ++r) {
@@ -193,17 +253,30 @@ std::vector<std::optional<Bytes>> Group::posts_of(std::uint64_t number) const {
     all.insert(all.end(), ranks.begin(), ranks.end());
     std::ranges::sort(all);
   }
-  const bool is_one_call = calls.size() == 1;
+  if (calls.size() == 1) {
+    std::string steps;
+    for (const auto& [step, ranks] : doing) {
+      steps += (steps.empty() ? "" : "; ") + describe_ranks(ranks) + ": " + step_of(step);
+    }
+    throw BegunAnew(std::string(call_of(what)) + ": the ranks are at different steps of it (" +
+                    steps +
+                    "), as it has ended early on some (at the time limit, or interrupted); all "
+                    "ranks repeat it");
+  }
   std::string who;
-  for (const auto& [call, ranks] : is_one_call ? doing : calls) {
+  for (const auto& [call, ranks] : calls) {
     who += (who.empty() ? "" : "; ") + describe_ranks(ranks) + ": " + call;
   }
   const std::string text =
       "the ranks make different collective calls at once (" + who +
       "); every rank must make the same ones in the same order, and all repeat one that timed out "
       "on any";
-  if (is_one_call) throw BegunAnew(text);
-  throw ConfigError(text);
+  std::vector<int> elsewhere;
+  for (const auto& [call, ranks] : calls) {
+    if (call != call_of(what)) elsewhere.insert(elsewhere.end(), ranks.begin(), ranks.end());
+  }
+  std::ranges::sort(elsewhere);
+  throw OtherCalls(text, elsewhere);
 }
 
 }  // namespace dstorm

@@ -58,7 +58,7 @@ struct Group::Impl {
   std::unique_ptr<remote::Engine> engine;  // only in a job of several hosts
   std::optional<Watcher> watcher;
   std::uint64_t exchanges = 0;
-  std::uint64_t abandoned = 0;   // the number of such an exchange: see abandon()
+  std::string abandoned_call;    // in which the others may still be: see abandon()
   std::list<std::string> names;  // in the order in which they were added
   std::unordered_map<std::string_view, std::list<std::string>::iterator> by_name;
   std::atomic<bool> left{false};

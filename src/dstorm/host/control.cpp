@@ -26,7 +26,7 @@
 namespace dstorm::host {
 namespace {
 
-constexpr std::uint32_t kVersion = 5;  // of everything laid out in shared memory
+constexpr std::uint32_t kVersion = 6;  // of everything laid out in shared memory
 constexpr std::string_view kWhat = "the group";
 // The number of copies of a board. If so many ranks of a host are stopped, each while it writes for
 // the same rank of another host, the next writer waits until one of them has died or goes on.
@@ -43,11 +43,16 @@ struct Hello {
   char error[256];  // empty if all is well
 };
 
-// Second record: the rank whose memory this rank maps.
-struct Place {
-  std::int32_t leader;
-  char error[256];
-};
+Hello hello_of_process() {
+  Hello mine{};
+  mine.version = kVersion;
+  mine.pid = getpid();
+  mine.fd = -1;
+  CPU_ZERO(&mine.cores);
+  sched_getaffinity(0, sizeof(mine.cores), &mine.cores);
+  gethostname(mine.host, sizeof(mine.host) - 1);
+  return mine;
+}
 
 // Maps the memory of `leader`. Throws ConfigError if this process may not, or if it is not the
 // leader's memory.
@@ -58,6 +63,31 @@ Memory map_of(const Hello& leader, std::size_t bytes) {
                       get_text(leader.host) + "'");
   }
   return memory;
+}
+
+// Maps the memory of the lowest of these ranks that has one which this process can map, and notes
+// the rank; or, if the ranks must share memory (`must_share`), an error. A host is a set of ranks
+// that can really map one memory: host names and boot ids say less, because containers share them.
+template <class Place>
+Memory find_leader(const std::vector<Hello>& hellos, const std::vector<int>& ranks,
+                   const Hello& mine, std::size_t bytes, bool must_share, Place& place) {
+  for (int r : ranks) {
+    const Hello& leader = hellos[static_cast<std::size_t>(r)];
+    try {
+      Memory shared = map_of(leader, bytes);
+      place.leader = r;
+      return shared;
+    } catch (const ConfigError& error) {
+      if (!must_share) continue;
+      const bool elsewhere = get_text(leader.host) != get_text(mine.host);
+      set_text(place.error, elsewhere ? "transport shm joins ranks of one host only, but rank " +
+                                            std::to_string(r) + " is on '" + get_text(leader.host) +
+                                            "' and this rank on '" + get_text(mine.host) + "'"
+                                      : std::string(error.what()));
+      break;
+    }
+  }
+  return {};
 }
 
 void check_versions(const std::vector<Hello>& hellos, const std::vector<int>& members) {
@@ -97,6 +127,12 @@ std::shared_ptr<const Descriptor> open_process(pid_t pid) {
 
 }  // namespace
 
+// The second record that ranks give one another: the rank whose memory this rank maps.
+struct Control::Place {
+  std::int32_t leader;
+  char error[256];
+};
+
 Control::Control(Bootstrap& bootstrap, Sharing sharing, const Deadline& deadline)
     : rank_(bootstrap.rank()),
       size_(bootstrap.size()),
@@ -106,62 +142,58 @@ Control::Control(Bootstrap& bootstrap, Sharing sharing, const Deadline& deadline
       pids_(static_cast<std::size_t>(size_)),
       pidfds_(static_cast<std::size_t>(size_)),
       board_read_(static_cast<std::size_t>(size_)) {
-  const std::size_t used = boards_at(0);
-  const std::size_t bytes = boards_at(size_);
-  Hello mine{};
-  mine.version = kVersion;
-  mine.pid = getpid();
-  mine.fd = -1;
-  CPU_ZERO(&mine.cores);
-  sched_getaffinity(0, sizeof(mine.cores), &mine.cores);
-  gethostname(mine.host, sizeof(mine.host) - 1);
-  try {
-    // Every rank makes a memory. Ranks that then map another's drop their own, which was never
-    // touched.
-    memory_ = Memory::create(bytes, used, kWhat);
+  Hello mine = hello_of_process();
+  // Every rank makes a memory. Ranks that then map another's drop their own, which was never
+  // touched.
+  attempt(mine, [&] {
+    memory_ = Memory::create(boards_at(size_), boards_at(0), kWhat);
     memory_.reserve(0, kPage, kWhat);
     header().token = mine.token = make_token();
     header().size = static_cast<std::uint32_t>(size_);
     mine.fd = memory_.fd();
-  } catch (const Error& error) {
-    set_text(mine.error, error.what());
-  }
+  });
   const auto hellos = call_roll(bootstrap, mine, deadline);
   throw_if_any_failed(hellos);
   check_versions(hellos, members_);
 
-  // A host is a set of ranks that can really map one memory. Host names and boot ids say less,
-  // because containers share them.
   Place place{};
   place.leader = rank_;
-  Memory shared;
-  for (int r : members_) {
-    if (r >= rank_ || sharing == Sharing::kNone || place.leader != rank_) break;
-    const Hello& leader = hellos[static_cast<std::size_t>(r)];
-    try {
-      shared = map_of(leader, bytes);
-      place.leader = r;
-    } catch (const ConfigError& error) {
-      if (sharing != Sharing::kAll) continue;
-      const bool elsewhere = get_text(leader.host) != get_text(mine.host);
-      set_text(place.error, elsewhere ? "transport shm joins ranks of one host only, but rank " +
-                                            std::to_string(r) + " is on '" + get_text(leader.host) +
-                                            "' and this rank on '" + get_text(mine.host) + "'"
-                                      : std::string(error.what()));
-      break;
-    }
-  }
-  try {
-    if (place.leader == rank_) memory_.reserve(0, used, kWhat);
-  } catch (const Error& error) {
-    set_text(place.error, error.what());
-  }
+  Memory shared = sharing == Sharing::kNone
+                      ? Memory()
+                      : find_leader(hellos, lower_members(), mine, boards_at(size_),
+                                    sharing == Sharing::kAll, place);
+  attempt(place, [&] {
+    if (place.leader == rank_) memory_.reserve(0, boards_at(0), kWhat);
+  });
   const auto places = call_roll(bootstrap, place, deadline);
   throw_if_any_failed(places);
   if (place.leader != rank_) memory_ = std::move(shared);
+  note_hosts(places);
 
-  Place result = place;
-  cpu_set_t cores = mine.cores;
+  attempt(place, [&] {
+    cpu_set_t cores = mine.cores;
+    for (int r : locals()) {
+      const Hello& hello = hellos[static_cast<std::size_t>(r)];
+      pids_[static_cast<std::size_t>(r)] = hello.pid;
+      CPU_OR(&cores, &cores, &hello.cores);
+      if (r == rank_) continue;
+      neighbours_.push_back(r);
+      watch(r);
+    }
+    cores_ = CPU_COUNT(&cores);
+  });
+  note_states();
+  // Now every rank has mapped the memory, and holds a pidfd of every other rank that was opened
+  // while all of them lived.
+  throw_if_any_failed(call_roll(bootstrap, place, deadline));
+  memory_.close_fd();
+}
+
+std::vector<int> Control::lower_members() const {
+  return {members_.begin(), std::ranges::lower_bound(members_, rank_)};
+}
+
+void Control::note_hosts(const std::vector<Place>& places) {
   for (int r : members_) {
     const int leader = places[static_cast<std::size_t>(r)].leader;
     if (leader == r) {
@@ -180,19 +212,9 @@ Control::Control(Bootstrap& bootstrap, Sharing sharing, const Deadline& deadline
                         "one PID namespace, or choose transport 'tcp'");
     }
   }
-  try {
-    for (int r : locals()) {
-      const Hello& hello = hellos[static_cast<std::size_t>(r)];
-      pids_[static_cast<std::size_t>(r)] = hello.pid;
-      CPU_OR(&cores, &cores, &hello.cores);
-      if (r == rank_) continue;
-      neighbours_.push_back(r);
-      watch(r);
-    }
-  } catch (const Error& error) {
-    set_text(result.error, error.what());
-  }
-  cores_ = CPU_COUNT(&cores);
+}
+
+void Control::note_states() {
   for (int r : members_) {
     // A rank that joined sooner than this one may also have left or died by now; its state then
     // stays.
@@ -206,10 +228,6 @@ Control::Control(Bootstrap& bootstrap, Sharing sharing, const Deadline& deadline
     member(r).state.store(State::kDead);
     host_of_[static_cast<std::size_t>(r)] = own_host();
   }
-  // Now every rank has mapped the memory, and holds a pidfd of every other rank that was opened
-  // while all of them lived.
-  throw_if_any_failed(call_roll(bootstrap, result, deadline));
-  memory_.close_fd();
 }
 
 void Control::watch(int rank) {

@@ -40,8 +40,9 @@ struct Notice {  // the post of one rank for one exchange
 };
 
 struct alignas(kLine) Board {
-  std::atomic<std::uint64_t> posted;  // the number of the last exchange posted to
-  alignas(kLine) Notice notices[2];   // used in turn: exchange n uses notices[n % 2]
+  std::atomic<std::uint64_t> posted;     // the number of the last exchange posted to
+  std::atomic<std::uint64_t> abandoned;  // that of the last one given up (Group::abandon)
+  alignas(kLine) Notice notices[2];      // used in turn: exchange n uses notices[n % 2]
 };
 
 // One rank's part of the control memory, on cache lines of its own. The board in it is the rank's
@@ -140,6 +141,10 @@ class Control {
   ControlHeader& header() const noexcept {
     return *reinterpret_cast<ControlHeader*>(memory_.data());
   }
+  struct Place;
+  std::vector<int> lower_members() const;
+  void note_hosts(const std::vector<Place>& places);
+  void note_states();
   void watch(int rank);
   std::size_t records_at(int rank) const noexcept;
   std::size_t tables_at(int rank) const noexcept;

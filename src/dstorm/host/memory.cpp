@@ -177,31 +177,32 @@ Memory Memory::create(std::size_t bytes, std::size_t used, std::string_view what
 
 Memory Memory::open(pid_t pid, int fd, std::size_t bytes, std::string_view what) {
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
+  const std::string namespaces =
+      "; ranks that share memory see each other's processes (one PID namespace)";
+  const std::string is_other = path + " is not the shared memory of " + std::string(what);
   // On another host, or in another container, the number may be that of any other file. Opening a
   // pipe or a device would have effects.
   std::array<char, 64> target{};
   const auto length = readlink(path.c_str(), target.data(), target.size());
   const std::string_view name(target.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
-  if (length > 0 && !name.starts_with("/memfd:malt")) {
-    throw ConfigError(path + " is not the shared memory of " + std::string(what) +
-                      "; ranks that share memory see each other's processes (one PID namespace)");
-  }
+  if (length > 0 && !name.starts_with("/memfd:malt")) throw MemoryGone(is_other + namespaces);
   const int own = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (own < 0) {
-    const std::string hint = errno == EMFILE ? "; raise the limit on open files (ulimit -n)"
-                                             : "; ranks that share memory run as one user, on one "
-                                               "host, and see each other's processes "
-                                               "(one PID namespace)";
-    throw ConfigError("cannot open the shared memory of " + std::string(what) + " at " + path +
-                      ": " + reason() + hint);
+    const int error = errno;
+    const std::string hint =
+        error == EMFILE ? "; raise the limit on open files (ulimit -n)"
+                        : "; ranks that share memory run as one user, on one host, and see each "
+                          "other's processes (one PID namespace)";
+    const std::string text = "cannot open the shared memory of " + std::string(what) + " at " +
+                             path + ": " + std::strerror(error) + hint;
+    if (error == ENOENT) throw MemoryGone(text);
+    throw ConfigError(text);
   }
   struct stat status{};
   if (fstat(own, &status) != 0 || static_cast<std::size_t>(status.st_size) != bytes) {
     ::close(own);
-    throw ConfigError(path + " is not the shared memory of " + std::string(what) + ": it has " +
-                      std::to_string(status.st_size) + " bytes instead of " +
-                      std::to_string(bytes) +
-                      "; ranks that share memory see each other's processes (one PID namespace)");
+    throw MemoryGone(is_other + ": it has " + std::to_string(status.st_size) +
+                     " bytes instead of " + std::to_string(bytes) + namespaces);
   }
   return Memory(own, bytes, what);
 }

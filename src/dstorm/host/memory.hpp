@@ -12,7 +12,15 @@
 #include <string>
 #include <string_view>
 
+#include "dstorm/errors.hpp"
+
 namespace dstorm::host {
+
+// A process has no memory, or another one, where it said that others would find it.
+class MemoryGone : public ConfigError {
+ public:
+  using ConfigError::ConfigError;
+};
 
 // A mapping of shared memory. Move-only. The destructor unmaps it and closes its descriptor if that
 // is still open. Not thread-safe, except data(), size() and populate().
@@ -24,8 +32,8 @@ class Memory {
   // bytes there are.
   static Memory create(std::size_t bytes, std::size_t used, std::string_view what);
   // Maps the memory that process `pid` has open as `fd`. Throws ConfigError if this process may
-  // not, or if the size differs. The caller checks by a token in the memory that it is the one it
-  // meant.
+  // not, and MemoryGone if there is none of this size. The caller checks by a token in the memory
+  // that it is the one it meant.
   static Memory open(pid_t pid, int fd, std::size_t bytes, std::string_view what);
 
   Memory(Memory&& other) noexcept;

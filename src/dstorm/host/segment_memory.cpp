@@ -32,8 +32,8 @@ SegmentMemory SegmentMemory::open(const SegmentShape& shape, std::string_view wh
   SegmentMemory mapped(shape, what);
   mapped.memory_ = Memory::open(maker, fd, mapped.size(), what);
   if (mapped.token() != token) {
-    throw ConfigError("the memory offered for " + std::string(what) + " by process " +
-                      std::to_string(maker) + " is not what this rank mapped");
+    throw MemoryGone("the memory offered for " + std::string(what) + " by process " +
+                     std::to_string(maker) + " is not what this rank mapped");
   }
   return mapped;
 }

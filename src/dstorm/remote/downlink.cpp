@@ -263,6 +263,8 @@ std::size_t Downlink::length_of_fixed(const FrameHead& head) const {
       return exactly(sizeof(std::uint64_t), "a clock of another length");
     case FrameKind::kEndpoint:
       return exactly(sizeof(verbs::EndpointBody), "an adapter's address of another length");
+    case FrameKind::kAbandoned:
+      return exactly(sizeof(std::uint64_t), "an exchange given up, of another length");
     case FrameKind::kTaken:
       require(partner_ != nullptr, "an answer where none is due");
       return exactly(sizeof(std::uint64_t), "an answer of another length");
@@ -303,6 +305,9 @@ bool Downlink::take(const FrameHead& head, std::span<const std::byte> body,
       return true;
     case FrameKind::kNotice:
       return take_notice(body);
+    case FrameKind::kAbandoned:
+      take_abandoned(get<std::uint64_t>(body));
+      break;
     case FrameKind::kRecord:
       take_record(body);
       return true;
@@ -365,6 +370,12 @@ bool Downlink::take_notice(std::span<const std::byte> body) {
   board.posted.store(head.number, std::memory_order_release);
   control_.ring(control_.locals());
   return true;
+}
+
+void Downlink::take_abandoned(std::uint64_t number) {
+  require(board_ && number <= board_->board->posted.load(std::memory_order_relaxed),
+          "an exchange given up before it was posted to");
+  raise_to(board_->board->abandoned, number);
 }
 
 void Downlink::take_record(std::span<const std::byte> body) {

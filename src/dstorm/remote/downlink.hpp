@@ -84,6 +84,7 @@ class Downlink {
   bool take(const FrameHead& head, std::span<const std::byte> body,
             const std::shared_ptr<Attachment>& attachment);
   bool take_notice(std::span<const std::byte> body);
+  void take_abandoned(std::uint64_t number);
   void take_record(std::span<const std::byte> body);
   void take_cursors(std::span<const std::byte> body, const host::SegmentMemory& memory);
   bool begin_update(const FrameHead& head, std::span<const std::byte> body,

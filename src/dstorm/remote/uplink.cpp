@@ -133,7 +133,7 @@ void Uplink::hang_up() {
   changes_->end();  // before the slots are released
   backlog_.clear();
   outbox_.clear();
-  notice_ = beat_ = 0;
+  notice_ = abandoned_ = beat_ = 0;
   said_goodbye_ = false;
   evicted_since_.reset();
   answered_bytes_ = 0;
@@ -320,6 +320,12 @@ void Uplink::fill_notices(std::uint64_t posted) {
     notice_ = n;
     outbox_.hurry();
   }
+  const std::uint64_t abandoned = own.abandoned.load(std::memory_order_acquire);
+  if (abandoned <= abandoned_ || abandoned > notice_) return;
+  outbox_.put_head(FrameKind::kAbandoned, 0, sizeof(abandoned));
+  outbox_.put(abandoned);
+  abandoned_ = abandoned;
+  outbox_.hurry();
 }
 
 // The record goes before all else, because the others suspect a rank from which no new record

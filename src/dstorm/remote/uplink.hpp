@@ -131,7 +131,6 @@ class Uplink {
   bool advance_handshake();
   void part();
   void take_answers(Clock::time_point now);
-  std::size_t parse_answers(std::size_t longest);
   void take_share(std::span<const std::byte> body);
   void try_to_call(Clock::time_point now);
   std::string describe_proxy() const;
@@ -168,6 +167,7 @@ class Uplink {
   std::unique_ptr<ChangeSender> changes_;
   bool awaits_adapter_ = false;  // something can go on only when changes have arrived
   std::uint64_t notice_ = 0;     // the last one sent
+  std::uint64_t abandoned_ = 0;  // the last one of which the callee knows that it was given up
   std::uint64_t beat_ = 0;       // that of the last record sent
   bool said_goodbye_ = false;
   std::uint64_t answered_bytes_ = 0;

@@ -37,7 +37,9 @@ void add_post(std::string_view text, int rank, std::map<std::string, Values>& se
 
 }  // namespace
 
-std::string describe(const SegmentOptions& options) { return "segment '" + options.name + "'"; }
+std::string describe(const SegmentOptions& options) {
+  return options.call.empty() ? "segment '" + options.name + "'" : options.call;
+}
 
 void check_options(const SegmentOptions& options, int ranks) {
   const std::string what = describe(options);

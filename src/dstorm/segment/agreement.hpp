@@ -12,7 +12,7 @@ void check_options(const SegmentOptions& options, int ranks);
 // option that differs and the ranks that have each value. TimeoutError as Group::exchange.
 void check_agreement(const SegmentOptions& options, Group& group);
 
-// The name of the segment in errors: "segment 'w'".
+// The segment in errors, and the name of the call that makes it: "segment 'w'".
 std::string describe(const SegmentOptions& options);
 
 }  // namespace dstorm

@@ -1,5 +1,6 @@
 #include "dstorm/segment/channel.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -16,11 +17,13 @@ namespace {
 struct Offer {
   std::int32_t fd = -1;
   host::Token token{};
+  std::uint8_t is_gone = 0;  // this rank has found no memory there
   char error[512] = {};
 };
 
-// Collective. If any rank has failed, throws the same error on all ranks. Returns the maker's
-// offer.
+// Collective. If any rank has failed, throws the same error on all ranks; so it does if the maker
+// has taken its offer back, which it does when its call ends by its time limit or an interrupt.
+// Returns the maker's offer.
 Offer agree(Group& group, std::string_view what, std::string_view step, const Offer& mine,
             int maker) {
   const auto posts = group.exchange(step, std::as_bytes(std::span(&mine, 1)));
@@ -35,6 +38,11 @@ Offer agree(Group& group, std::string_view what, std::string_view step, const Of
     throw PeerError("rank " + std::to_string(maker) + " died while it made " + std::string(what) +
                         "; make it again",
                     {maker});
+  }
+  if (std::ranges::any_of(offers, [](const Offer& offer) { return offer.is_gone != 0; })) {
+    throw TimeoutError(std::string(what) + ": rank " + std::to_string(maker) +
+                           " gave up making it (at the time limit, or interrupted); make it again",
+                       {maker});
   }
   return offers[static_cast<std::size_t>(maker)];
 }
@@ -68,8 +76,13 @@ Channel::Channel(Group& group, host::Control& control, remote::Engine* engine, s
   const Offer offer = agree(group, what, name + ", step 2", mine, maker);
   attempt(mine, [&] {
     if (!makes) {
-      memory_ = std::make_shared<host::SegmentMemory>(
-          host::SegmentMemory::open(shape, what, control.pid(maker), offer.fd, offer.token));
+      try {
+        memory_ = std::make_shared<host::SegmentMemory>(
+            host::SegmentMemory::open(shape, what, control.pid(maker), offer.fd, offer.token));
+      } catch (const host::MemoryGone&) {
+        mine.is_gone = 1;
+        return;
+      }
     }
     // Each rank reserves its own pages, so that the system takes them from memory near the rank.
     memory_->reserve_for(control.rank(), true, what);

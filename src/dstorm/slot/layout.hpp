@@ -108,7 +108,8 @@ struct alignas(kLine) Cursor {
   std::atomic<std::uint64_t> folded;       // updates folded
   std::atomic<std::uint64_t> overwritten;  // updates replaced before the receiver could fold them
   std::atomic<std::uint64_t> rejected;     // updates the receiver refused
-  std::atomic<std::uint64_t> ordinal;      // the ordinal of the last update consumed
+  // The ordinal of the last update consumed, or what SlotReader::mark() says instead.
+  std::atomic<std::uint64_t> ordinal;
   // The highest ordinal that has been published for the receiver in a copy on its host. It only
   // grows, and the copies' writers store it.
   std::atomic<std::uint64_t> published;

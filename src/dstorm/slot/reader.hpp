@@ -110,6 +110,8 @@ class SlotReader {
     add(folded ? cursor_->folded : cursor_->rejected, 1);
     cursor_->ordinal.store(ordinal, std::memory_order_relaxed);
   }
+  // For a protocol of its own, which does not count: tells the sender a number that only grows.
+  void mark(std::uint64_t number) { cursor_->ordinal.store(number, std::memory_order_release); }
   void let_go() { cursor_->hold.store(0, std::memory_order_release); }
 
  private:

@@ -63,6 +63,11 @@ class SlotWriter {
     return box_.cursor(receiver).consumed.load(std::memory_order_acquire) >= iteration;
   }
 
+  // The number with which the receiver has marked its cursor.
+  std::uint64_t mark_of(int receiver) const {
+    return box_.cursor(receiver).ordinal.load(std::memory_order_acquire);
+  }
+
   // Whether there are `least` slots whose update every live receiver has consumed (S4 a, c).
   template <class Live>
   bool has_free(Live&& live, std::size_t least = 1) const {

@@ -64,6 +64,7 @@ dstorm::SegmentOptions segment_options(const VectorOptions& options, DType dtype
                                        std::size_t count) {
   dstorm::SegmentOptions segment;
   segment.name = options.name;
+  segment.call = "vector '" + options.name + "'";
   segment.depth = options.depth;
   segment.policy = options.policy;
   segment.graph = options.graph;

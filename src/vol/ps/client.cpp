@@ -32,7 +32,7 @@ void spread(const std::byte* from, std::size_t row_bytes,
 }  // namespace
 
 Client::Client(std::shared_ptr<dstorm::Group> group, const TableOptions& options,
-               const Edition* edition, const ServerThread* own_server)
+               ServerThread& own_server, const Edition* edition)
     : options_(options),
       own_server_(own_server),
       servers_(group->size() / 2),
@@ -84,12 +84,23 @@ void Client::take(int sender, std::span<const std::byte> message) {
   };
   if (sender < servers_ || message.size() < kHeadBytes) throw_damaged();
   const Head head = head_of(message);
-  std::uint64_t& owes = owes_[static_cast<std::size_t>(sender - servers_)];
-  if (head.id >= owes) owes = 0;  // it takes messages in their order
+  const int server = sender - servers_;
+  const bool is_own = server == mail_.rank();
+  const bool is_for_own = head.kind == Head::Kind::kBytes || head.kind == Head::Kind::kAllBye ||
+                          head.kind == Head::Kind::kHandedOver;
+  if (is_for_own && !is_own) throw_damaged();
+  std::uint64_t& owes = owes_[static_cast<std::size_t>(server)];
+  if (head.id >= owes) owes = 0;                 // it takes messages in their order
+  const auto is_asked = [&](const auto& open) {  // a question of this server's
+    const auto found = open.find(head.id);
+    return found != open.end() && found->second.to == server;
+  };
+  const bool is_of_push = is_asked(sent_);
+  const bool is_of_pull = is_asked(pull_.parts);
   switch (head.kind) {
     case Head::Kind::kAck:
-      sent_.erase(head.id);
-      if (head.id == asked_own_) asked_own_ = 0;
+      if (is_of_push) sent_.erase(head.id);
+      if (is_own && head.id == asked_own_) asked_own_ = 0;
       break;
     case Head::Kind::kBytes:
       if (head.id != asked_own_) break;  // the call has ended with an error
@@ -98,21 +109,19 @@ void Client::take(int sender, std::span<const std::byte> message) {
       asked_own_ = 0;
       break;
     case Head::Kind::kValues:
-      take_values(head, message.subspan(kHeadBytes));
+      if (is_of_pull) take_values(head, message.subspan(kHeadBytes));
       break;
     case Head::Kind::kLost:
       if (head.first < 0 || head.first >= options_.rows) throw_damaged();
-      if (ask_primary(head.id)) break;
-      if (sent_.erase(head.id) + pull_.parts.erase(head.id) != 0 || head.id == asked_own_) {
-        note_lost(head.first);
-      }
+      if (is_of_pull && ask_primary(head.id)) break;
+      if (is_of_push) sent_.erase(head.id);
+      if (is_of_pull) pull_.parts.erase(head.id);
+      if (is_of_push || is_of_pull || (is_own && head.id == asked_own_)) note_lost(head.first);
       break;
     case Head::Kind::kFailed:
-      sent_.erase(head.id);
-      failure_.assign(reinterpret_cast<const char*>(message.data()) + kHeadBytes,
-                      message.size() - kHeadBytes);
-      failure_ = "table '" + options_.name + "': the update function failed on rank " +
-                 std::to_string(sender - servers_) + ": " + failure_;
+      if (is_of_push) sent_.erase(head.id);
+      note_failure({reinterpret_cast<const char*>(message.data()) + kHeadBytes,
+                    message.size() - kHeadBytes});
       break;
     case Head::Kind::kAllBye:
       has_all_bye_ = true;
@@ -122,7 +131,7 @@ void Client::take(int sender, std::span<const std::byte> message) {
       break;
     case Head::Kind::kShown:
       if (message.size() != kHeadBytes + sizeof(ShownAt)) throw_damaged();
-      see(sender - servers_, message.subspan(kHeadBytes));
+      see(server, message.subspan(kHeadBytes));
       break;
     default:
       throw_damaged();
@@ -199,72 +208,27 @@ void Client::look() {
 void Client::throw_if_failed() {
   mail_.group().check_standing();
   if (failure_.empty() || is_settling_) return;
-  const std::string text = std::exchange(failure_, {});
+  std::string text = std::exchange(failure_, {});
   const std::vector<int> ranks = std::exchange(failed_ranks_, {});
+  if (const std::size_t more = std::exchange(more_failures_, 0); more > 0) {
+    text += ". Messages of pushes that have failed since then: " + std::to_string(more);
+  }
   if (ranks.empty()) throw dstorm::Error(text);
   throw dstorm::PeerError(text, ranks);
 }
 
-std::vector<int> Client::awaited() const {
-  std::vector<int> asked;    // for an answer that has not come
-  std::vector<int> holders;  // of copies, for which those may wait
-  for (const auto& [id, sent] : sent_) {
-    asked.push_back(sent.to);
-    const std::vector<int> copies = copies_of(sent);
-    holders.insert(holders.end(), copies.begin(), copies.end());
+// The first failure is told, and how many came after it; but lost rows before anything else.
+void Client::note_failure(std::string_view text, const std::vector<int>& dead) {
+  if (!failure_.empty()) ++more_failures_;
+  if (failure_.empty() || (failed_ranks_.empty() && !dead.empty())) {
+    failure_ = "table '" + options_.name + "': ";
+    failure_ += text;
+    failed_ranks_ = dead;
   }
-  for (const auto& [id, part] : pull_.parts) asked.push_back(part.to);
-
-  // A server that leaves a message lying is to blame, but for this rank's own one: it runs as this
-  // client does, unless it waits for copies. If no server does, an answer waits for copies.
-  std::vector<int> ranks = asked;
-  ranks.insert(ranks.end(), holders.begin(), holders.end());
-  for (int server = 0; server < servers_ && asked.empty(); ++server) {  // for room: P5, owes_
-    if (live_[static_cast<std::size_t>(server)]) ranks.push_back(server);
-  }
-  const auto is_own = [this](int server) { return server == mail_.rank(); };
-  std::erase_if(
-      ranks, [&](int server) { return is_own(server) || mail_.has_taken_all(servers_ + server); });
-  if (ranks.empty()) ranks = holders.empty() ? asked : holders;
-  if (ranks.empty() && !mail_.has_taken_all(servers_ + mail_.rank())) return {mail_.rank()};
-  if (!std::ranges::all_of(ranks, is_own)) std::erase_if(ranks, is_own);
-  std::ranges::sort(ranks);
-  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  return ranks;
-}
-
-std::vector<int> Client::copies_of(const Sent& sent) const {
-  std::vector<int> copies;
-  const std::int64_t last =
-      sent.keys.empty() ? sent.row + static_cast<std::int64_t>(sent.count) - 1 : sent.keys.back();
-  for (std::size_t range = placement_.range_of(sent.row); range <= placement_.range_of(last);
-       ++range) {
-    const std::vector<int> holders = placement_.holders(
-        range, [this](int server) { return live_[static_cast<std::size_t>(server)]; });
-    if (!holders.empty() && holders.front() == sent.to) {
-      copies.insert(copies.end(), holders.begin() + 1, holders.end());
-    }
-  }
-  return copies;
 }
 
 bool Client::may_look_again(bool on_ranks) const {
   return on_ranks && options_.is_superseded && options_.is_superseded();
-}
-
-std::pair<std::vector<int>, std::string> Client::missing(std::optional<std::uint64_t> clock) const {
-  std::vector<int> behind;
-  if (clock && own_server_ != nullptr) behind = own_server_->behind(*clock);
-  std::erase_if(behind, [this](int rank) { return !mail_.is_live(rank) || rank == mail_.rank(); });
-  if (!behind.empty()) {
-    const bool is_close = *clock == kIsDead;
-    return {behind, dstorm::describe_ranks(behind) +
-                        (is_close ? " did not close it"
-                                  : " did not come to clock " + std::to_string(*clock))};
-  }
-  const std::vector<int> servers = awaited();  // none: other clients have to call it first
-  if (servers.empty()) return {{}, "some other rank has not come so far"};
-  return {servers, dstorm::describe_ranks(servers) + " did not answer"};
 }
 
 void Client::wait_until(const std::function<bool()>& done, const dstorm::Deadline& deadline,
@@ -410,14 +374,32 @@ void Client::advance(Limit limit) {
   check({});
   const auto is_ready = [this] { return sent_.empty() && mail_.waiting() < kMostQueued; };
   wait_until(is_ready, deadline, "clock");  // P5
-  if (options_.is_bsp() && clock_ >= kMostAhead) await_others(clock_ - kMostAhead + 1, deadline);
+  if (options_.is_bsp()) await_others(clock_ + 1 - std::min(most_ahead(), clock_ + 1), deadline);
+  pushed_.push_front(0);
+  pushed_.pop_back();
   ++clock_;
   send_to_all(Head::Kind::kClock);
+  if (mail_.waiting() > 0) own_server_.tell_clock(clock_);
+}
+
+// By how many clocks this rank may come to be ahead of others, so that a server can keep what it
+// has pushed in these, and once more as much as in this one (P16).
+std::uint64_t Client::most_ahead() const {
+  std::uint64_t ahead = 0;
+  std::size_t bytes = pushed_.front();
+  for (const std::size_t each : pushed_) {
+    bytes += each;
+    if (ahead > 0 && bytes > options_.most_kept) break;
+    ++ahead;
+  }
+  return ahead;
 }
 
 // Waits until this rank's server, so every server, may apply the pushes below `clock` (P6, P16).
+// Without need it does not: out of a wait for other ranks this rank may go to the next edition, and
+// then with a clock that is behind what else its program has done in this iteration.
 void Client::await_others(std::uint64_t clock, const dstorm::Deadline& deadline) {
-  if (own_server_ != nullptr && own_server_->behind(clock).empty()) return;
+  if (behind(clock).empty()) return;
   Head head{};
   head.kind = Head::Kind::kAwait;
   const std::vector<std::uint64_t> clocks(live_.size(), clock);

@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -27,18 +29,18 @@ namespace vol::ps {
 
 // Any thread may call; calls go one at a time, as those of a Group do. Rows given by keys have
 // growing keys of the table, or the call throws ConfigError. A call throws PeerError if rows are
-// lost: their servers are dead, and no live one has a copy. A push that has failed throws at a
-// later call, once. `limit` is the time that the whole call may take, from the moment at which it
-// is given: TimeoutError.
+// lost: their servers are dead, and no live one has a copy. Pushes that have failed make a later
+// call throw, once for all that have failed until then. `limit` is the time that the whole call may
+// take, from the moment at which it is given: TimeoutError.
 class Client {
  public:
   using Limit = std::optional<dstorm::Deadline>;  // none: the group's, from the call on
 
   // Collective over the members of the table's group, blocking. Throws as dstorm::Mail does.
-  // `edition`: what the ranks have agreed on; null in the first edition (P10). `own_server`: this
-  // rank's, whose knowledge error messages tell; null: they do not. It outlives the client.
+  // `own_server`: this rank's, which outlives the client. `edition`: what the ranks have agreed on;
+  // null in the first edition (P10).
   Client(std::shared_ptr<dstorm::Group> group, const TableOptions& options,
-         const Edition* edition = nullptr, const ServerThread* own_server = nullptr);
+         ServerThread& own_server, const Edition* edition = nullptr);
 
   // Sends the gradients, rows.count times TableOptions::row_bytes(), and returns the number of the
   // last message. Waits only while many pushes are on their way: TimeoutError if it has to do so
@@ -157,6 +159,7 @@ class Client {
   void ask_own(Head head, std::span<const std::byte> body, std::span<std::byte> to,
                const dstorm::Deadline& deadline, const char* what = "checkpoint",
                std::optional<std::uint64_t> clock = {});
+  std::uint64_t most_ahead() const;
   void await_others(std::uint64_t clock, const dstorm::Deadline& deadline);
   void look();
   // `clock`: it waits for the other clients to come there, and not only for servers; the highest
@@ -169,7 +172,10 @@ class Client {
   }
   bool may_look_again(bool on_ranks) const;
   // The clients and servers that a wait still waits for, with words for what they have not done.
+  std::vector<int> behind(std::uint64_t clock) const;
   std::pair<std::vector<int>, std::string> missing(std::optional<std::uint64_t> clock) const;
+  // `text`: without the table's name. `dead`: with which rows are lost.
+  void note_failure(std::string_view text, const std::vector<int>& dead = {});
   void note_lost(std::int64_t row);
   void throw_if_failed();
   bool has_sent(std::optional<std::uint64_t> push) const;
@@ -179,7 +185,7 @@ class Client {
   int primary(std::size_t range) const;
 
   const TableOptions& options_;
-  const ServerThread* const own_server_;
+  ServerThread& own_server_;
   const int servers_;
   Placement placement_;
   dstorm::Mail mail_;
@@ -188,7 +194,10 @@ class Client {
   std::uint64_t last_id_ = 0;  // of messages
   std::uint64_t last_push_ = 0;
   std::uint64_t clock_ = 0;
+  std::uint64_t restores_ = 0;          // in this edition (P13 (e))
   std::map<std::uint64_t, Sent> sent_;  // by id
+  std::deque<std::size_t> pushed_ =
+      std::deque<std::size_t>(kMostAhead);  // bytes, latest clock first
   HeldBack held_back_;
   // By server: the last request of a pull that has ended without its answer; 0: none. So that such
   // requests do not pile up here, and take the slots of others, the next pull waits until the
@@ -204,6 +213,7 @@ class Client {
   std::span<std::byte> own_to_;  // for its answer
   std::string failure_;
   std::vector<int> failed_ranks_;
+  std::size_t more_failures_ = 0;
   bool is_finished_ = false;
   bool has_closed_ = false;
   bool has_all_bye_ = false;

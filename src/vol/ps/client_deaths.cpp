@@ -24,18 +24,18 @@ void Client::note_lost(std::int64_t row) {
   }
   std::ranges::sort(dead);
   if (dead.empty()) dead = lost_with_;
-  failed_ranks_ = dead;
-  failure_ = "table '" + options_.name +
-             "': " + describe(placement_.first_row(range), placement_.end_row(range) - 1) +
-             (options_.owners.empty() ? "" : " in the order of the partition") + " are lost with " +
-             dstorm::describe_ranks(dead) +
-             ", and others may be; with replicas=" + std::to_string(options_.replicas) +
-             " a table survives " +
-             (options_.replicas == 0 ? "no death"
-                                     : std::to_string(options_.replicas) + " deaths at a time") +
-             "; raise replicas, or restore the table from a checkpoint (malt.restore)";
-  const std::string reason = own_server_ == nullptr ? "" : own_server_->failure();
-  if (!reason.empty()) failure_ += ". This rank's server ended: " + reason;
+  std::string text =
+      describe(placement_.first_row(range), placement_.end_row(range) - 1) +
+      (options_.owners.empty() ? "" : " in the order of the partition") + " are lost with " +
+      dstorm::describe_ranks(dead) +
+      ", and others may be; with replicas=" + std::to_string(options_.replicas) +
+      " a table survives " +
+      (options_.replicas == 0 ? "no death"
+                              : std::to_string(options_.replicas) + " deaths at a time") +
+      "; raise replicas, or restore the table from a checkpoint (malt.restore)";
+  const std::string reason = own_server_.failure();
+  if (!reason.empty()) text += ". This rank's server ended: " + reason;
+  note_failure(text, dead);
 }
 
 int Client::primary(std::size_t range) const {

@@ -46,10 +46,10 @@ void Client::take_over(Client& before) {
   bytes_own_before_ = before.bytes_own();
   failure_ = std::move(before.failure_);
   failed_ranks_ = std::move(before.failed_ranks_);
+  more_failures_ = before.more_failures_;
   if (before.sent_.empty() || !failure_.empty()) return;
-  failure_ = "table '" + options_.name +
-             "': pushes that were not acknowledged when the ranks moved to another group are lost";
-  failed_ranks_ = before.awaited();
+  note_failure("pushes that were not acknowledged when the ranks moved to another group are lost",
+               before.awaited());
 }
 
 }  // namespace vol::ps

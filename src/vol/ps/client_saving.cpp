@@ -22,6 +22,7 @@ void Client::drop_pushes(Limit limit) {
   is_settling_ = false;
   failure_.clear();
   failed_ranks_.clear();
+  more_failures_ = 0;
   held_back_.clear();
 }
 
@@ -109,6 +110,7 @@ void Client::continue_from(std::span<const std::uint64_t> clocks, Limit limit) {
   head.kind = Head::Kind::kContinue;
   ask_own(head, std::as_bytes(clocks), {}, deadline);
   clock_ = clocks[static_cast<std::size_t>(mail_.rank())];
+  ++restores_;
 }
 
 std::vector<std::size_t> Client::ranges(std::span<const int> live) const {

@@ -177,6 +177,7 @@ void Client::send_push(const Rows& rows, const std::byte* gradients,
     }
     Coder coder = options_.coder(part.rows);
     const std::size_t key_bytes = name_rows(head, rows, part);
+    pushed_.front() += part.rows * (sizeof(std::int64_t) + row_bytes);
     std::byte* const room = mail_.begin(servers_ + part.to, kHeadBytes + key_bytes + coder.bytes());
     std::memcpy(room, &head, sizeof(head));
     if (key_bytes != 0) copy_keys(rows, part.stretches, room + kHeadBytes);
@@ -215,6 +216,7 @@ void Client::send_to_server(Head::Kind kind, int server) {
   Head head{};
   head.kind = kind;
   head.client = static_cast<std::uint32_t>(mail_.rank());
+  head.id = restores_;
   head.clock = clock_;
   std::byte* const room = mail_.begin(servers_ + server, kHeadBytes);
   std::memcpy(room, &head, sizeof(head));

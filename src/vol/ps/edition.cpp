@@ -106,28 +106,39 @@ Edition::Edition(std::span<const std::optional<Brought>> brought, std::size_t co
   const std::uint64_t joined = lowest == kNone ? beyond : lowest;  // P10 (f)
   for (std::size_t client = 0; client < brought.size(); ++client) {
     clocks[client] = brought[client] ? brought[client]->clock : joined;
+    if (is_dead[client] || (was_there[client] && !brought[client])) {
+      lost_with.push_back(static_cast<int>(client));
+    }
   }
+  std::ranges::sort(lost_with);
+  lost_with.erase(std::unique(lost_with.begin(), lost_with.end()), lost_with.end());
+  if (find_senders(brought, is_dead)) lost_with.clear();
+}
 
+// Returns whether each range has one.
+bool Edition::find_senders(std::span<const std::optional<Brought>> brought,
+                           const std::vector<bool>& is_dead) {
   struct Has {
     int server;
     Brought::Range range;
   };
-  std::vector<std::vector<Has>> by_range(count);
+  std::vector<std::vector<Has>> by_range(ranges.size());
   for (std::size_t server = 0; server < brought.size(); ++server) {
     if (!brought[server] || is_dead[server]) continue;
     for (const Brought::Range& range : brought[server]->ranges) {
-      if (range.number < count) by_range[range.number].push_back({static_cast<int>(server), range});
+      if (range.number >= ranges.size()) continue;
+      by_range[range.number].push_back({static_cast<int>(server), range});
     }
   }
-  bool has_lost = false;
-  for (std::size_t number = 0; number < count; ++number) {
+  bool has_all = true;
+  for (std::size_t number = 0; number < ranges.size(); ++number) {
     std::vector<Has>& all = by_range[number];
     std::ranges::sort(all, {}, [](const Has& has) { return has.range.place; });
     // Servers before the latest primary count as dead: they may lack what it has acknowledged.
     std::uint16_t latest = 0;
     for (const Has& has : all) latest = std::max(latest, has.range.source);
     std::erase_if(all, [=](const Has& has) { return has.range.place < latest; });
-    has_lost = has_lost || all.empty();
+    has_all = has_all && !all.empty();
     if (all.empty()) continue;
     ranges[number].sender = all.front().server;
     for (const Has& has : all) {
@@ -136,14 +147,7 @@ Edition::Edition(std::span<const std::optional<Brought>> brought, std::size_t co
       if (is_same) ranges[number].having.push_back(has.server);
     }
   }
-  for (std::size_t rank = 0; rank < brought.size(); ++rank) {
-    if (is_dead[rank] || (was_there[rank] && !brought[rank])) {
-      lost_with.push_back(static_cast<int>(rank));
-    }
-  }
-  std::ranges::sort(lost_with);
-  lost_with.erase(std::unique(lost_with.begin(), lost_with.end()), lost_with.end());
-  if (!has_lost) lost_with.clear();
+  return has_all;
 }
 
 }  // namespace vol::ps

@@ -46,6 +46,10 @@ struct Edition {
   std::vector<std::uint64_t> pushes;  // by client: its next push has a greater number
   std::vector<int> lost_with;         // ranks; empty unless rows are lost
   std::vector<Range> ranges;
+
+ private:
+  bool find_senders(std::span<const std::optional<Brought>> brought,
+                    const std::vector<bool>& is_dead);
 };
 
 }  // namespace vol::ps

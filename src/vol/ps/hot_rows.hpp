@@ -11,8 +11,13 @@
 //         a row keeps it with that clock. It gives the row to those that ask for this clock or an
 //         earlier one; for a later one it asks its own parent. At staleness 0 a client that asks
 //         for its clock t has not passed t, so no row has a later clock than t then.
-//     (c) A server asks once for a row and clock, however many ask it meanwhile.
+//     (c) A server asks once for a row and clock, however many ask it meanwhile, and not before all
+//         clients have reached the clock. So whoever waits for the answer to another one's
+//         question does not wait for a clock to which no rank may come without that answer.
 //     (d) Questions to a dead server go to the one that has its place in the tree now.
+//     (e) A server is answered with the rows that are here, and with the others when they come. For
+//         a question is about rows of several ranges, whose trees differ, and servers that waited
+//         for whole answers could wait for one another in a circle.
 //     The client's own pushes of later clocks than the one it asks for may not be in the rows.
 #pragma once
 

@@ -31,6 +31,11 @@ class Range {
     std::uint64_t push;
     std::vector<std::int64_t> keys;
     std::vector<std::byte> gradients;
+
+    // With the room that a list has for more, and what the two blocks take beside their contents.
+    std::size_t bytes() const {
+      return 2 * sizeof(Kept) + 32 + keys.size() * sizeof(keys[0]) + gradients.size();
+    }
   };
   void keep(Kept kept) { kept_.push_back(std::move(kept)); }
   // Takes out the kept pushes of clocks below `clock`, in the order of clocks, clients and numbers.

@@ -22,7 +22,9 @@
 //  P5 Staleness. A client sends its clock to every server after all its pushes of earlier clocks
 //     have been acknowledged. So a server that knows that a client has reached clock t has all its
 //     pushes of clocks below t to the ranges it is primary of, also if it becomes so later. A pull
-//     waits until every live client has reached the clock that it asks for.
+//     waits until every live client has reached the clock that it asks for. A clock that finds no
+//     slot is sent by the client's next call, which may come late. So the server of its rank tells
+//     it as well.
 //  P6 BSP. A push of clock t is kept, and is applied when every live client has passed t, in the
 //     order of clients. A pull at clock t asks for t, and no push of t has been applied then,
 //     because its own client has not passed t. A copy applies what its primary has applied, when
@@ -72,41 +74,52 @@
 //         counts as written when they are whole. The numbers of the pushes stay (P2). Pushes that
 //         are kept, and hot rows that servers keep, are of the time before, and are dropped.
 //     (d) No rank goes on before all servers have the new clocks.
+//     (e) A clock comes to a server in two ways (P5), so an old one may come after it has the new
+//         ones. A message with a clock says how many restores came before it, and counts at servers
+//         that have had as many.
 //  P14 At a server wait at most kMostWaiting messages of a client's pulls. A client waits for fewer
 //     answers at a time; so if it asks once more, it has given up the oldest, as after a time-out.
 //  P15 A server takes no further push or pull of a client while kMostUntaken of its answers lie
-//     there, which the client has not taken. The client's messages stay in its own slots, in their
+//     there, which the client has not taken, or while kMostWaiting of its pushes wait for copies
+//     that other servers have not taken. The client's messages stay in its own slots, in their
 //     order (P2). So a server keeps at most (kMostUntaken + 2 kMostWaiting) kSlotBytes for a client
 //     that takes nothing: the pulls that have waited (P14), also those of hot rows, may all be
-//     answered at once. A clock or a bye, for which other ranks wait, has no answer, and is taken
-//     unless it comes after a push or pull that is not. The client of the server's own rank is
-//     exempt: it has to be able to end the server, and it takes memory of its own rank only.
+//     answered at once. And it keeps kMostWaiting kSlotBytes for each copy of what that client
+//     pushes. A clock or a bye, for which other ranks wait, has no answer, and is taken unless it
+//     comes after a push or pull that is not. The client of the server's own rank is exempt: it has
+//     to be able to end the server, and it takes memory of its own rank only. What servers send is
+//     always taken, so that no two wait for each other. They get words of which the latest is
+//     enough (MessageWriter::tell_latest), and rows when those before have slots (P12). A server
+//     that lies can have them hold copies of all ranges, each of them twice while it arrives.
 //  P16 In BSP, servers keep a client's pushes of at most kMostAhead + 1 clocks (P6): a client does
 //     not come to a clock before its own server knows that all live clients have come to the clock
-//     kMostAhead before it. Only the caller bounds what it pushes between two clocks.
+//     kMostAhead before it, or to a later one if it has pushed more than TableOptions::most_kept
+//     since. Of what a client pushes, a primary keeps TableOptions::most_kept_with() bytes. It
+//     drops what is beyond, tells the client why, and forwards it to no copy. All copies on a
+//     server together keep as many times that as there are clients; who sends them more lies.
+// Its parts are, from the lowest: the state that they share (server_state.hpp), the ranges that it
+// holds (held_ranges.hpp), their copies (replication.hpp), pulls (pulls.hpp, hot_pulls.hpp), moves
+// to another edition (moves.hpp), leaving (leaving.hpp) and checkpoints (server_checkpoints.hpp).
 // P7, in key_lists.hpp, is about lists of keys that are sent once, P8, in held_back.hpp, about
 // gradients that a client holds back, P9, in shown_rows.hpp, about rows that clients on this host
 // read in place, and P12, in hot_rows.hpp, about rows that many clients pull.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <deque>
-#include <map>
 #include <memory>
-#include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
-#include "dstorm/collective/mail.hpp"
 #include "vol/ps/edition.hpp"
-#include "vol/ps/hot_rows.hpp"
-#include "vol/ps/key_lists.hpp"
-#include "vol/ps/placement.hpp"
-#include "vol/ps/range.hpp"
-#include "vol/ps/shown_rows.hpp"
+#include "vol/ps/held_ranges.hpp"
+#include "vol/ps/hot_pulls.hpp"
+#include "vol/ps/leaving.hpp"
+#include "vol/ps/moves.hpp"
+#include "vol/ps/pulls.hpp"
+#include "vol/ps/replication.hpp"
+#include "vol/ps/server_checkpoints.hpp"
+#include "vol/ps/server_state.hpp"
 #include "vol/ps/table.hpp"
 
 namespace vol::ps {
@@ -125,181 +138,53 @@ class Server {
   void run();
   // Copies ranges that the next edition's server goes on with out of the memory in which clients
   // read them, which ends with this server. To be called after run(), also if that has thrown.
-  void hide() noexcept;
+  void hide() noexcept { held_.hide(is_stopped_); }
   // This server's state for the next edition, once it has stopped. The clock is the client's.
-  Brought brought() const;
+  Brought brought() const { return brought_by(state_, held_); }
   // The servers whose ranges have yet to come here in this edition. Any thread may ask.
-  std::vector<int> movers() const;
+  std::vector<int> movers() const { return arrivals_.movers(); }
+  // How many ranges have been sent to this server in this edition's move. Any thread may ask.
+  std::size_t moved() const { return arrivals_.count(); }
   // The clients that have not come to this clock, as far as this server knows; of the highest
   // number, those that have not said bye. Any thread may ask.
-  std::vector<int> behind(std::uint64_t clock) const;
+  std::vector<int> behind(std::uint64_t clock) const {
+    return state_.clocks.behind(clock, state_.ranks);
+  }
+  // Has the server tell all others that this rank's client has come to this clock (P5). Any thread.
+  void tell_clock(std::uint64_t clock) {
+    clock_to_tell_.store(clock);
+    state_.mail.wake();
+  }
   // How many pulls of hot rows it has answered. Any thread may ask.
-  std::uint64_t hot_answers() const { return hot_answers_.load(std::memory_order_relaxed); }
-  // How many ranges have been sent to this server in this edition's move. Any thread may ask.
-  std::size_t moved() const { return moved_; }
+  std::uint64_t hot_answers() const { return hot_.answers(); }
 
  private:
-  struct Held {
-    std::shared_ptr<Range> range;   // null: this server does not have it
-    std::unique_ptr<Range> coming;  // a copy whose bytes are arriving; `range` stays until then
-    bool is_primary = false;
-    int source = 0;             // place in the order of the latest primary known (P4)
-    std::uint64_t applied = 0;  // a copy: the clock of its source's last kApplied (P6)
-    int mover = -1;  // the server that hands it to this one; -1: none, or it has come (P10)
-    std::vector<int> copies;  // primary: the servers that are to have every push
-  };
-  struct Answer {  // to a push
-    int client;
-    std::uint64_t id;
-    int missing = 0;         // answers of copies
-    std::int64_t lost = -1;  // a row that this server does not have
-    std::string failure = {};
-  };
-  struct Forwarding {
-    int to;
-    std::shared_ptr<Answer> answer;
-  };
-  struct Waiting {  // a pull
-    Head head;
-    std::vector<std::int64_t> keys;  // none: consecutive rows
-  };
-  struct HotPull {
-    int asker;  // a client, or a server further from the root
-    Head head;
-    std::vector<std::int64_t> keys;
-  };
-  struct Move {  // of a range to a server
-    std::size_t number;
-    std::shared_ptr<Range> range;
-    int to;
-  };
-  struct Await {  // for what a checkpoint needs (P13)
-    std::uint64_t id;
-    std::vector<std::uint64_t> clocks;  // by client; or kIsDead
-  };
-  struct Stretch {  // rows of one range among those of a message
-    std::size_t begin, end;
-    std::size_t range;
-  };
-
   // Returns false if the message has to wait (P15).
   bool take_if_due(int sender, std::span<const std::byte> message);
   void take(int sender, const Head& head, std::span<const std::byte> message);
-  void take_push(const Head& head, const Rows& rows, const std::byte* gradients);
-  void take_pull(const Head& head, const Rows& rows);
-  void take_forward(int from, const Head& head, const Rows& rows, const std::byte* gradients);
-  void take_forwarded(std::uint64_t id);
-  void take_applied(int from, std::uint64_t clock);
-  void take_copy(int from, const Head& head, std::span<const std::byte> body);
+  bool take_of_client(int client, const Head& head, std::span<const std::byte> message);
+  bool take_of_own_client(const Head& head, std::span<const std::byte> message);
+  bool take_of_server(int server, const Head& head, std::span<const std::byte> message);
   void take_clock(const Head& head);
-
-  void take_hot_pull(int sender, const Head& head, const Rows& rows);
-  void take_hot_values(const Head& head, const Rows& rows, const std::byte* values);
-  void take_hot_lost(const Head& head);
-  bool answer_hot(const HotPull& pull);
-  void send_values(const Head& head, std::span<const std::byte> values, int client);
-  void ask_for_hot(const std::vector<std::int64_t>& keys, std::uint64_t clock, int parent);
-  void serve_hot();
-
-  // Leaves room for one more, if `most` of them may be of the member that `is_same` knows (P14).
-  template <class Pull, class IsSame>
-  static void drop_oldest(std::vector<Pull>& pulls, std::size_t most, IsSame&& is_same) {
-    if (static_cast<std::size_t>(std::ranges::count_if(pulls, is_same)) < most) return;
-    pulls.erase(std::ranges::find_if(pulls, is_same));
-  }
-
-  bool follow_view();
-  void settle(std::size_t range);
-  void become_primary(std::size_t range);
-  // `answer`: waits until the copies are whole.
-  void update_copies(std::size_t range, const std::shared_ptr<Answer>& answer = nullptr);
-  // `id`: of a Forwarding; 0: none.
-  void send_copy(std::size_t number, const Range& source, int to, std::uint64_t id = 0);
-
-  void move_from(const Edition& edition, const Server* before);
-  bool send_next_move();
-  void note_moved(Held& held);
-
-  void hand_over();
-  void take_leaving(int from, const Head& head);
-  void take_leaving_known(int from, std::uint64_t round);
-  void send_to_server(Head::Kind kind, std::uint64_t id, int to, std::uint64_t clock = 0);
-  static void follow(Held& held, int place);
-
-  void take_of_checkpoint(const Head& head, std::span<const std::byte> body);
-  std::vector<std::uint64_t> read_clocks(std::span<const std::byte> body) const;
-  void answer_await();
-  void answer_read(const Head& head);
-  void take_written(const Head& head);
-  void continue_from(std::span<const std::uint64_t> clocks);
-
-  std::unique_ptr<Range> make_range(std::size_t range) const;
-  Held* primary_of(std::size_t range);
-  void keep(Range& range, const Head& head, const Rows& rows, const std::byte* gradients);
-  void change(std::size_t number, const Head& head, const Rows& rows, const std::byte* gradients,
-              std::string& failure);
-  void apply(std::size_t range, const Rows& rows, const std::byte* gradients);
-  void apply_kept(std::size_t range, std::uint64_t clock, bool tells);
-  void apply_kept_at_start(std::size_t range);
-  void show();
-  void show(std::size_t range);
-  void forward(const Head& head, const Rows& rows, const std::byte* gradients,
-               std::span<const Stretch> stretches, int to, const std::shared_ptr<Answer>& answer);
-  void send_rows(Head head, const Rows& rows, const std::byte* gradients, int to);
-  void answer_if_done(const std::shared_ptr<Answer>& answer);
-  void answer(Head::Kind kind, int client, std::uint64_t id, std::int64_t row = 0,
-              const std::string& text = {});
+  // Returns whether there was a clock to tell.
+  bool tell_clock();
+  // Applies pushes and answers pulls up to the clock that all clients have reached.
   void advance();
-  void answer_pull(const Head& head, const Rows& rows);
-  enum class Values : std::uint8_t { kNone, kWhole, kCoded };
-  Rows read_rows(const Head& head, std::span<const std::byte> message, Values values);
-  std::span<const std::int64_t> read_keys(const Head& head, const std::byte* keys);
-  const std::byte* decode(const Head& head, const std::byte* values);
-  std::vector<Stretch> stretches_of(const Rows& rows) const;
-  [[noreturn]] void throw_damaged(int sender, const char* what) const;
+  // Acts on deaths; returns whether there were any.
+  bool follow_deaths();
 
-  bool may_take_over(int server) const;
-  std::uint64_t lowest_clock() const;
-  void note_clock(std::size_t client, std::uint64_t clock);
-  int own() const { return mail_.rank() - clients_; }
-  bool is_live(int server) const {
-    return live_[static_cast<std::size_t>(clients_) + static_cast<std::size_t>(server)];
-  }
-
-  const TableOptions& options_;
-  const int clients_;             // as many as servers
-  const std::vector<int> ranks_;  // of this edition
-  Placement placement_;
-  dstorm::Mail mail_;
-  std::optional<ShownRows> shown_;     // none: clients pull by messages only
-  bool is_full_ = false;               // shown_ has found no room: it gets no more ranges
-  std::vector<Held> held_;             // by range; without a range where this server has none
-  std::vector<bool> live_;             // by member, as far as this server has acted on it
-  std::vector<std::uint64_t> clocks_;  // by client; the highest number once it has said bye
-  std::vector<std::atomic<std::uint64_t>> told_clocks_;  // the same, for other threads
-  std::uint64_t lowest_ = 0;
-  std::map<std::uint64_t, Forwarding> forwardings_;  // by the message's id
-  std::uint64_t last_id_ = 0;
-  std::vector<Waiting> waiting_;  // pulls that ask for a later clock
-  HotRows hot_;
-  std::vector<HotPull> hot_pulls_;  // not answered
-  std::atomic<std::uint64_t> hot_answers_{0};
-  std::vector<KeyLists> lists_;     // by client
-  std::vector<std::int64_t> keys_;  // of the message being read
-  std::vector<std::byte> values_;   // of the message being read or written, without its codec
-  int reading_ = -1;                // the member that sent it
-  bool has_said_all_bye_ = false;
+  ServerState state_;
+  HeldRanges held_;
+  Arrivals arrivals_;
+  Replication replication_{state_, held_, arrivals_};
+  Departures departures_{state_, held_, arrivals_, replication_};
+  Pulls pulls_{state_, held_, replication_};
+  HotPulls hot_{state_, held_, replication_};
+  Leaving leaving_{state_, replication_};
+  ServerCheckpoints checkpoints_{state_, held_, replication_, hot_};
+  std::atomic<std::uint64_t> clock_to_tell_ = 0;
+  std::uint64_t told_ = 0;
   bool is_stopped_ = false;
-  std::deque<Move> moves_;  // to be sent
-  // by server: how many of its ranges have yet to come
-  std::vector<std::atomic<std::size_t>> due_;
-  std::size_t moved_ = 0;  // ranges that have been due
-  bool is_handing_over_ = false;
-  bool has_handed_over_ = false;
-  std::uint64_t round_ = 0;    // of kLeaving
-  std::vector<int> untold_;    // servers that have not answered it
-  std::vector<bool> leaving_;  // by server: it hands over its ranges
-  std::optional<Await> await_;
 };
 
 }  // namespace vol::ps

@@ -33,6 +33,7 @@ class ServerThread {
   std::vector<int> movers() const { return server_->movers(); }
   std::size_t moved() const { return server_->moved(); }
   std::vector<int> behind(std::uint64_t clock) const { return server_->behind(clock); }
+  void tell_clock(std::uint64_t clock) { server_->tell_clock(clock); }
   // Why the thread has ended by itself; empty if it has not.
   std::string failure() const { return has_failed_ ? failure_ : std::string(); }
   std::uint64_t hot_answers() const { return server_->hot_answers(); }

@@ -2,6 +2,7 @@
 // servers.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -38,6 +39,7 @@ struct TableOptions {
   std::size_t cached_keys = 0;    // in key lists, that each client and server keep of one another
   std::vector<std::int64_t> hot;  // rows that grow; pulled through trees between hosts (P12)
   int fan_out = 4;                // of these trees
+  std::size_t most_kept = std::size_t{1} << 30;
   // Whether the ranks of the job move to another group. A call that waits for other ranks then
   // calls `look_again`, which may block, again and again. It ends with Superseded if that returns
   // false. `is_new`: this wait calls it for the first time. Null: the job has one group.
@@ -49,6 +51,8 @@ struct TableOptions {
   // Whether another server may have the rows of a server that is gone: a copy, or what was handed
   // over to it.
   bool may_send_again() const { return replicas > 0 || is_superseded != nullptr; }
+  // How many bytes of a client's pushes a server may keep, that holds so many bytes of rows (P16).
+  std::size_t most_kept_with(std::size_t held) const { return std::max(most_kept, 16 * held); }
   bool is_bsp() const { return staleness == std::uint64_t{0}; }
 };
 
@@ -83,7 +87,8 @@ struct Head {
     kPush = 1,
     kPull,
     kHotPull,  // P12; also a server to another one, which answers with kHotValues or kLost
-    // A client to all servers, without an answer.
+    // A client to all servers, without an answer. `id`: how many restores came before (P13). A
+    // server sends kClock, too, for the client of its rank.
     kClock,
     kBye,
     // A client to the server of its rank: to end its thread, or to hand over its ranges, which it
@@ -101,7 +106,7 @@ struct Head {
     kAck,
     kValues,
     kLost,    // `first` is a row that this server does not have; also to a server
-    kFailed,  // the text of a user's function's exception follows
+    kFailed,  // why follows, in words
     kAllBye,  // every live client has said kBye
     kShown,   // where the client can read the server's rows in place (P9): a ShownAt follows
     kHandedOver,

@@ -40,10 +40,13 @@ class Vector final : public Operand {
   void die_at(Step step) { dies_at_ = step; }
   // Called before this message is written next.
   void before_write(std::function<void()> wait) { before_write_ = std::move(wait); }
+  // Called before the vector is sent next.
+  void before_send(std::function<void()> wait) { before_send_ = std::move(wait); }
 
   void copy_out(std::byte* to, ByteRange range) const override {
     end_at(range.begin == 0 ? Step::kFirstPart : Step::kNone);
     end_at(range.end == size() ? Step::kLastPart : Step::kNone);
+    if (before_send_) std::exchange(before_send_, nullptr)();
     std::memcpy(to, bytes() + range.begin, range.end - range.begin);
   }
   void fold(std::byte* to, std::span<const std::byte* const> inputs, ByteRange range) override {
@@ -74,6 +77,7 @@ class Vector final : public Operand {
   int rank_;
   Step dies_at_ = Step::kNone;
   std::function<void()> before_write_;
+  mutable std::function<void()> before_send_;
 };
 
 Allreduce make(const std::shared_ptr<Group>& group, std::size_t count) {
@@ -255,7 +259,7 @@ class ByHand {
  public:
   ByHand(std::shared_ptr<Group> group, std::size_t count)
       : bytes_(count * sizeof(float)),
-        parts_(static_cast<std::size_t>(group->size())),
+        parts_(group->size() == 2 ? 1 : static_cast<std::size_t>(group->size())),
         head_bytes_(AllreduceMessage::head_bytes(group->size())),
         segment_(group, options()),
         writer_(mailbox(group->rank()), group->rank()),
@@ -266,8 +270,7 @@ class ByHand {
   void say(AllreduceHead::Kind kind, const std::vector<int>& to, std::size_t part = 0,
            std::span<const std::byte> bytes = {}) {
     const int slot = writer_.claim(Policy::kQueue, [](int) { return true; });
-    const std::uint64_t round = (segment_.group().posted() << 32) + 1;
-    const AllreduceHead head{round, 0, kSum.code, kind, static_cast<std::uint32_t>(part), 0};
+    const AllreduceHead head{round(), 0, kSum.code, kind, static_cast<std::uint32_t>(part), 0};
     AllreduceMessage{head, members_}.write(writer_.payload(slot));
     if (!bytes.empty()) {
       std::memcpy(writer_.payload(slot) + head_bytes_, bytes.data(), bytes.size());
@@ -277,6 +280,14 @@ class ByHand {
     header.payload_bytes = head_bytes_ + bytes.size();
     writer_.publish(slot, header, to);
     segment_.parts().state.channel().deliver(to, header.payload_bytes);
+  }
+  // As a rank that has committed the round with rank 0.
+  void mark() {
+    SegmentState& state = segment_.parts().state;
+    state.channel().reader(0).mark(round());
+    const std::array ranks{0};
+    state.channel().wake(ranks);
+    state.channel().acknowledge(ranks, true);
   }
   void write_part(std::size_t part, const std::vector<int>& to, float value) {
     const ByteRange range = part_range(bytes_, part, parts_);
@@ -291,6 +302,7 @@ class ByHand {
   }
 
  private:
+  std::uint64_t round() const { return (segment_.group().posted() << 32) + 1; }
   // Waits until the others have written their first message.
   void await_inputs() {
     const auto all_here = [&] {
@@ -302,10 +314,10 @@ class ByHand {
   }
   SegmentOptions options() const {
     SegmentOptions options;
-    options.name = "allreduce of vector 'w'";
+    options.name = options.call = "allreduce of vector 'w'";
     options.kind = "floats";
     options.slot_bytes = head_bytes_ + round_up((bytes_ + parts_ - 1) / parts_, kLine);
-    options.depth = static_cast<int>(parts_) + 2;
+    options.depth = static_cast<int>(parts_) + (parts_ == 1 ? 1 : 2);
     options.policy = Policy::kQueue;
     return options;
   }
@@ -443,6 +455,106 @@ TEST(Allreduce, NextCallOfARankThatGaveUpReturnsTheResultThatOthersCommitted) {
   expect_all_well(job);
 }
 
+// A8. Rank 1 of two is late, and a program that goes on with other values after a time-out gets no
+// result of what it gave to a call that failed.
+TEST(Allreduce, OneOfTwoThatComesLateToACallGivenUpDoesNotEndItAlone) {
+  for (const std::size_t count : {kShort, kManyParts}) {
+    Shared<Results> results;
+    Job job(2, [&](Bootstrap& bootstrap) {
+      const auto group = join(bootstrap);
+      const int rank = group->rank();
+      Allreduce allreduce = make(group, count);
+      for (int step = 0; step < 6; ++step) {
+        Vector vector(count, rank + 2 * step);
+        const bool is_missed = step < 3;  // more often than there are slots
+        if (rank == 1 && step == 0) await(results->flags[0]);
+        try {
+          allreduce.run(vector, kSum, rank == 0 && is_missed ? 50ms : 20s);
+          CHECK_THAT(!is_missed);
+        } catch (const TimeoutError& error) {
+          CHECK_THAT(is_missed && error.ranks() == std::vector<int>{1 - rank});
+        }
+        CHECK_THAT(vector.mask() == (is_missed ? 1 << (rank + 2 * step) : 3 << 2 * step));
+        if (step == 2) results->flags[static_cast<std::size_t>(rank)] = true;
+      }
+      return 0;
+    });
+    expect_all_well(job);
+  }
+}
+
+// A8. Its vector and word that it gave up have come when this one has sent its own.
+TEST(Allreduce, OneOfTwoDoesNotCommitWhatTheOtherGaveUp) {
+  Shared<Results> results;
+  Job job(2, [&](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    if (group->rank() == 1) {
+      ByHand hand(group, kShort);
+      await(results->flags[0]);
+      hand.write_part(0, {0}, 2);
+      hand.say(AllreduceHead::Kind::kGaveUp, {0});
+      results->flags[1] = true;
+      await(results->flags[2]);
+      return 0;
+    }
+    Allreduce allreduce = make(group, kShort);
+    Vector vector(kShort, 0);
+    vector.before_send([&] {
+      results->flags[0] = true;
+      await(results->flags[1]);
+      std::this_thread::sleep_for(100ms);  // until they are here
+    });
+    try {
+      allreduce.run(vector, kSum, 20s);
+      return 1;
+    } catch (const TimeoutError& error) {
+      CHECK_THAT(error.ranks() == std::vector<int>{1});
+    }
+    CHECK_THAT(vector.mask() == 1);
+    results->flags[2] = true;
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+// A8. The other one of two committed before it could hear that this one gave up, and makes no
+// further call; or it has left.
+TEST(Allreduce, OneOfTwoThatGaveUpLearnsThatTheOtherCommitted) {
+  for (const bool leaves : {false, true}) {
+    Shared<Results> results;
+    Job job(2, [&](Bootstrap& bootstrap) {
+      const auto group = join(bootstrap);
+      if (group->rank() == 1) {
+        ByHand hand(group, kShort);
+        await(results->flags[0]);
+        hand.write_part(0, {0}, 2);
+        await(results->flags[1]);
+        if (leaves) return 0;
+        hand.mark();
+        await(results->flags[2]);
+        return 0;
+      }
+      Allreduce allreduce = make(group, kShort);
+      Vector vector(kShort, 0);
+      for (const auto& flag : {std::ref(results->flags[0]), std::ref(results->flags[1])}) {
+        try {
+          allreduce.run(vector, kSum, 100ms);
+          return 1;  // it may not commit on rank 1's vector alone
+        } catch (const TimeoutError& error) {
+          CHECK_THAT(error.ranks() == std::vector<int>{1});
+        }
+        CHECK_THAT(vector.mask() == 1);
+        flag.get() = true;
+      }
+      CHECK_THAT(allreduce.run(vector, kSum, 20s).size() == 2);
+      CHECK_THAT(vector.mask() == 3);
+      results->flags[2] = true;
+      return 0;
+    });
+    expect_all_well(job);
+  }
+}
+
 TEST(Allreduce, MessageThatCannotBeIsRefused) {
   Job job(3, [&](Bootstrap& bootstrap) {
     const auto group = join(bootstrap);
@@ -527,6 +639,46 @@ TEST(Allreduce, RankThatIsACallBehindMeetsTheOthersOnceTheyHaveMetElsewhere) {
         }
         CHECK_THAT(vector.mask() == (is_missed ? 1 << group->rank() : (1 << group->size()) - 1));
         group->barrier();
+      }
+      return 0;
+    });
+    expect_all_well(job);
+  }
+}
+
+// A9. Rank 0 gives up a barrier to which the others come only after they have made a call with it.
+TEST(Allreduce, RankThatGaveUpAnExchangeAloneIsInNoLaterRound) {
+  for (const int ranks : {2, 3}) {
+    Shared<Results> results;
+    Job job(ranks, [&](Bootstrap& bootstrap) {
+      const auto group = join(bootstrap);
+      Allreduce allreduce = make(group, kShort);
+      Vector vector(kShort, group->rank());
+      const auto run = [&] {
+        vector.fill();
+        allreduce.run(vector, kSum, 20s);
+        return vector.mask() == (1 << group->size()) - 1;
+      };
+      CHECK_THAT(run());
+      if (group->rank() == 0) {
+        try {
+          group->barrier(30ms);
+          return 1;
+        } catch (const TimeoutError&) {
+          results->flags[0] = true;
+        }
+      }
+      await(results->flags[0]);
+      CHECK_THAT(run());
+      if (group->rank() > 0) group->barrier(20s);
+      if (group->rank() == 0) {  // it may have to make a call to learn that the others are there
+        try {
+          CHECK_THAT(run());
+        } catch (const TimeoutError&) {
+          CHECK_THAT(run());
+        }
+      } else {
+        CHECK_THAT(run());
       }
       return 0;
     });

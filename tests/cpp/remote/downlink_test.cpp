@@ -417,12 +417,20 @@ TEST(Downlink, UpdateFitsItsSlotAndItsFrame) {
 
 TEST(Downlink, KindIsOneOfThoseThereAre) {
   std::vector<Case> cases;
-  for (const std::uint32_t kind : {0U, 14U, 0x100U, kMost32}) {
+  for (const std::uint32_t kind : {0U, 15U, 0x100U, kMost32}) {
     for (const std::uint64_t bytes : {std::uint64_t{0}, kMost}) {
       cases.push_back({"kind", frame(static_cast<FrameKind>(kind), 0, bytes, ""), "unknown kind"});
     }
   }
   expect_broken(cases);
+}
+
+TEST(Downlink, ExchangeThatIsGivenUpWasPostedTo) {
+  const std::string number = bytes_of(std::uint64_t{1});
+  expect_broken({
+      {"ahead", frame(FrameKind::kAbandoned, 0, bytes_of(kMost)), "before it was posted to"},
+      {"half", frame(FrameKind::kAbandoned, 0, number.substr(1)), "another length"},
+  });
 }
 
 TEST(Downlink, AnswersAndAdaptersAreNotTakenWhereNoneAreDue) {

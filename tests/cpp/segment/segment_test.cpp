@@ -13,7 +13,9 @@
 #include <thread>
 
 #include "dstorm/dstorm.hpp"
+#include "dstorm/host/segment_memory.hpp"
 #include "dstorm/host/wait.hpp"
+#include "dstorm/segment/channel.hpp"
 #include "dstorm/segment/parts.hpp"
 #include "processes.hpp"
 #include "sanitizers.hpp"
@@ -148,13 +150,43 @@ TEST(Group, CallOfSeveralExchangesThatIsBegunAnewFailsOnAllAndThenWorks) {
     if (group->rank() == 0) {
       CHECK_THAT(has(message_of<TimeoutError>([&] { exchange(2, 50ms); }), "making: rank 1"));
       *told = 1;
-      CHECK_THAT(has(message_of<ConfigError>([&] { exchange(1); }), "rank 1: making, step 3"));
+      CHECK_THAT(
+          has(message_of<BegunAnew>([&] { exchange(1); }),
+              "making: the ranks are at different steps of it (rank 0: step 1; rank 1: step 3)"));
     } else {
       while (*told == 0) std::this_thread::sleep_for(1ms);
       exchange(2);
-      CHECK_THAT(has(message_of<ConfigError>([&] { exchange(3); }), "rank 0: making, step 1"));
+      CHECK_THAT(
+          has(message_of<BegunAnew>([&] { exchange(3); }),
+              "making: the ranks are at different steps of it (rank 0: step 1; rank 1: step 3)"));
     }
     for (std::uint64_t step = 1; step <= 3; ++step) exchange(step);
+    group->barrier();
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+// Rank 0 makes the memory, and gives up before the others open it.
+TEST(Group, MemoryWhoseMakerHasGivenUpFailsOnAllAndThenWorks) {
+  Job job(3, [](Bootstrap& bootstrap) {
+    GroupOptions options;
+    options.transport = "shm";
+    const auto group = Group::join(bootstrap, options);
+    const host::SegmentShape shape{MailboxShape(3, 2, 64), Policy::kLatest, 0, 0};
+    const auto make = [&](std::chrono::nanoseconds limit) {
+      const Group::Within within(*group, limit);
+      group->open_channel("making", shape);
+    };
+    if (group->rank() == 0) {
+      CHECK_THAT(has(message_of<TimeoutError>([&] { make(50ms); }), "making: ranks 1, 2"));
+      group->exchange("making, step 3", {}, 30s);
+    } else {
+      std::this_thread::sleep_for(500ms);
+      const std::string text = message_of<TimeoutError>([&] { make(30s); });
+      CHECK_THAT(has(text, "making: rank 0 gave up making it"));
+    }
+    make(30s);
     group->barrier();
     return 0;
   });

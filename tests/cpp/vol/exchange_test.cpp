@@ -114,6 +114,32 @@ TEST(Exchange, CallsThatDoNotFitTogetherFailAndTheNextOneWorks) {
   expect_all_well(job);
 }
 
+TEST(Exchange, AllRanksSeeThatOneIsInAnotherCallThoughAnotherGivesTooLittle) {
+  Job job(3, [](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    Exchange exchange(group, "e", kSlot);
+    const int rank = group->rank();
+    const auto given = bytes_of(rank, rank == 1 ? 10 : 20);
+    std::array<std::vector<std::uint8_t>, 3> taken;
+    std::vector<Take> takes;
+    for (int r = 0; r < 3; ++r) {
+      std::vector<std::uint8_t>& room = taken[static_cast<std::size_t>(r)];
+      room.resize(20);
+      if (r != rank) takes.push_back({r, 0, room.size(), room.data(), room.size()});
+    }
+    const std::array gives{Give{given.data(), given.size()}};
+    bool is_other = false;
+    try {
+      exchange.run(gives, takes, rank == 2 ? 1 : 0, 10s);
+    } catch (const OtherCall&) {
+      is_other = true;
+    }
+    CHECK_THAT(is_other);
+    return 0;
+  });
+  expect_all_well(job);
+}
+
 TEST(Exchange, ADeadRankIsNamedOrLeftOut) {
   Shared<std::atomic<int>> arrived;
   Job job(3, [&](Bootstrap& bootstrap) {

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from rejoining.machines import Process, World
 
-from malt._errors import ConfigError, PeerError, TimeoutError  # noqa: A004
+from malt._errors import ConfigError, OtherCallError, PeerError, TimeoutError  # noqa: A004
 from messaging.network import Network
 from messaging.threads import Interrupts, RLock
 
@@ -468,8 +468,8 @@ class Exchange(_End):
             self._ends[to]._posts[self._group.rank].append(post)
 
     def _raise(self, wrong: str, missing: set[int]) -> None:
-        if wrong:
-            raise ConfigError(wrong)
+        if wrong:  # about a call, which all ranks see, or about a length
+            raise OtherCallError(wrong) if "another call" in wrong else ConfigError(wrong)
         if missing:
             raise PeerError(f"ranks {missing} are dead, or left before this call", missing)
 

@@ -343,7 +343,8 @@ tell(errors=[error_of(malt.save, "c", {"w": np.full(3, turn)}) for turn in range
     first, second = run_job(tmp_path, 2, INTERRUPT_AFTER + body).each("errors")
     assert (first[0], second[0].kind) == (None, "builtins.KeyboardInterrupt")
     assert all(
-        refused(error, "step start, repeated", "all repeat") for error in (first[1], second[1])
+        refused(error, "step start, repeated", "all ranks repeat")
+        for error in (first[1], second[1])
     )
 
 
@@ -403,7 +404,7 @@ tell(errors=[error_of(malt.restore, "c", {"w": np.zeros(3)}) for _ in range(call
 malt.barrier()
 """
     for errors in run_job(tmp_path, 3, INTERRUPT_AFTER + body).each("errors"):
-        assert refused(errors[-2], "step choose below 1", "all repeat")
+        assert refused(errors[-2], "step choose below 1", "all ranks repeat")
         assert refused(errors[-1], "every checkpoint in c is damaged")
 
 

@@ -56,7 +56,7 @@ def test_a_model_is_trained_saved_reported_and_predicts(
 ) -> None:
     code, out, shown = malt(
         capfd,
-        "train svm train.svm --test test.svm -n 2 --graph halton --sync ssp:4 --every 100 "
+        "train svm train.svm --test test.svm -n 2 --graph halton --staleness 4 --every 100 "
         "--average --out m.npz --report r.html --trace t.json",
     )
     assert code == 0, shown
@@ -437,12 +437,15 @@ def test_ctrl_c_saves_what_has_been_learnt(digits: Path) -> None:
         ("train svm train.svm --out no/m.npz", "there is no folder for no/m.npz"),
         ("train svm no.svm --out .", ". is a folder; name a file"),
         ("train svm no.svm --test mistyped.svm", "mistyped.svm: there is no such file"),
-        ("train svm train.svm --sync never", "sync is 'never'"),
+        ("train svm train.svm --staleness never", "--staleness is 'never'"),
         ("train mf train.svm", "is not a user, an item and a rating"),
         ("train mf train.csv --test mistyped.csv", "mistyped.csv cannot be read as ratings"),
         ("train mf train.csv --test others.csv", "others.csv has no line of known users and"),
         ("train mf train.csv -n 0", "--ranks is 0; it must be a whole number at least 1"),
-        ("train mf train.csv --sync never", "sync is 'never'; it is 'bsp', 'ssp:K'"),
+        (
+            "train mf train.csv --staleness never",
+            "--staleness is 'never'; it must be a",
+        ),
         ("train mf train.csv --chunk-rows 9", "--chunk-rows means nothing to mf"),
         ("train svm train.svm --factors 9", "--factors means nothing to svm"),
         ("train svm train.svm --lr optimal:0.5", "--lr is 'optimal:0.5'; optimal follows from"),

@@ -156,7 +156,7 @@ def test_refuses_ratings_that_cannot_be(given: Any, words: str) -> None:
         ({"every": 0}, "every is 0"),
         ({"ranks": 0}, "ranks is 0; it must be a whole number at least 1"),
         ({"graph": "ring"}, "graph is 'ring'; it is None, malt.ALL, HALTON"),
-        ({"sync": "ssp"}, "sync is 'ssp'; it is 'bsp', 'ssp:K'"),
+        ({"staleness": "ssp"}, "staleness is 'ssp'; it must be a whole number"),
         ({"ranks": 2, "lr": 30.0}, "the factors grew without bound"),
         ({"lr": 0}, "lr is 0"),
         ({"reg": -1}, "reg is -1; it is a finite number of at least 0"),
@@ -250,9 +250,9 @@ tell(wild=error_of(make(lr=30.0).fit, (users[mine], items[mine], values[mine])))
     [
         {},
         {"graph": malt.ALL},
-        {"graph": malt.RING, "sync": "ssp:1"},
+        {"graph": malt.RING, "staleness": 1},
         {"graph": malt.ONE_PEER},
-        {"sync": "async"},
+        {"staleness": None},
     ],
     ids=["all at once", "all", "ring, late", "one peer", "asynchronous"],
 )
@@ -261,7 +261,7 @@ def test_forked_ranks_learn_as_well_as_one_over_any_graph(way: dict[str, Any]) -
     alone = model(passes=30).fit(train)
     many = model(passes=30, ranks=4, every=len(train[0]) // 16, **way).fit(train)
 
-    assert many.rmse(test) < (1.3 if "async" in way.values() else 1.1) * alone.rmse(test)
+    assert many.rmse(test) < (1.3 if way.get("staleness", 0) is None else 1.1) * alone.rmse(test)
     assert many.user_factors_[train[0]].any(axis=1).all()
     assert np.bincount(many.history_["rank"]).tolist() == 4 * [30 * 4]
     last = [many.history_[many.history_["rank"] == rank][-1] for rank in range(4)]

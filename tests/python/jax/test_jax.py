@@ -60,12 +60,12 @@ tell(trained=np.asarray(w), whole=np.asarray(whole))
 # Each graph has a vector of its own; asynchronous trees are told apart by their names
 ring = malt.jax.average(jnp.float32(rank), graph=malt.RING)
 for _ in range(20):
-    a = malt.jax.average(jnp.float32(100.0), sync="async", name="a")
-    b = malt.jax.average(jnp.float32(200.0), sync="async", name="b")
+    a = malt.jax.average(jnp.float32(100.0), staleness=None, name="a")
+    b = malt.jax.average(jnp.float32(200.0), staleness=None, name="b")
 tell(ring=float(ring), apart=(float(a), float(b)))
 
 tell(flag=error_of(malt.jax.allreduce, {"layer": [jnp.zeros(3, bool)]}),
-     sync=error_of(malt.jax.average, tree, sync="sometimes"),
+     staleness=error_of(malt.jax.average, tree, staleness="sometimes"),
      unlike=error_of(malt.jax.average, jnp.zeros(3 + rank)))
 """
 
@@ -114,7 +114,7 @@ def test_unfit_trees_and_settings_are_refused(job: Result) -> None:
     for told in job.told:
         assert told["flag"].kind == "ConfigError"
         assert told["flag"].says("['layer'][0] has dtype bool", ".astype()")
-        assert told["sync"].says("sync is 'sometimes'")
+        assert told["staleness"].says("staleness is 'sometimes'")
         assert told["unlike"].kind == "ConfigError"
 
 
@@ -148,3 +148,65 @@ tell(total=total)
         code=None,
     )
     assert [told["total"] for told in result.told[:2]] == [2.0, 2.0]
+
+
+def test_a_call_that_is_interrupted_at_any_line_is_repeated(tmp_path: Path) -> None:
+    """A tree of two dtypes goes in two exchanges, of which the others may have ended the first."""
+    result = run_job(
+        tmp_path,
+        2,
+        """
+import jax
+import jax.numpy as jnp
+malt.init(timeout=20)
+
+class Interrupt(BaseException):
+    pass
+
+def interrupt(*_):
+    raise Interrupt
+
+def on_call(frame, event, _):
+    if not frame.f_code.co_filename.endswith(("malt/jax.py", "_vectors/progress.py")):
+        return None
+    caller = frame  # before the exchange and after it, there is only this rank's own work
+    while caller is not None and caller.f_code.co_name != "on_host":
+        caller = caller.f_back
+    return caller and on_line
+
+def on_line(frame, event, _):
+    global lines, due
+    # Python runs no handler between the last line of a call and its return.
+    source = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+    if event == "line" and source != "return result":
+        lines += 1
+        if lines == due:
+            due = 0
+            signal.raise_signal(signal.SIGUSR1)
+    return on_line
+
+import linecache
+signal.signal(signal.SIGUSR1, interrupt)
+lines = due = interrupts = 0
+wrong = []
+for step in range(200):
+    tree = {"x": jnp.full(3, float(step)), "n": jnp.full(2, step, jnp.int32)}
+    lines, due = 0, step + 1 if rank == 1 else 0
+    while True:
+        sys.settrace(on_call)
+        try:
+            found = malt.jax.allreduce(tree, malt.SUM)
+            break
+        except Interrupt:
+            interrupts += 1
+        finally:
+            sys.settrace(None)
+    if float(found["x"][0]) != 2 * step or int(found["n"][1]) != 2 * step:
+        wrong.append((step, float(found["x"][0]), int(found["n"][1])))
+tell(wrong=wrong, interrupts=interrupts, lines=lines)
+malt.barrier()
+""",
+    )
+    assert result.each("wrong") == [[], []]
+    assert 50 < result.told[1]["lines"] < 200  # so each line has had an interrupt
+    assert result.told[1]["interrupts"] > 50

@@ -211,8 +211,8 @@ malt.barrier()
             assert errors[name].says("vector 'vector-")
             assert "segment" not in errors[name].text
         for name, one, two in (
-            ("name", "ranks 0, 2: segment 'theirs'", "rank 1: segment 'mine'"),
-            ("order", "ranks 0, 2: segment 'vector-", "rank 1: malt.barrier"),
+            ("name", "ranks 0, 2: vector 'theirs'", "rank 1: vector 'mine'"),
+            ("order", "ranks 0, 2: vector 'vector-", "rank 1: malt.barrier"),
         ):
             assert refused(errors[name], "different collective calls at once", one, two)
         assert told["w"].tolist() == [6, 6]

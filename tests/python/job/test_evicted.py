@@ -11,6 +11,9 @@ import pytest
 from certificates import Authority
 from jobs import PROMPT, exists, run_job, start_job
 
+import malt
+from malt._job import job
+
 
 def test_rank_that_is_stopped_is_left_out_and_told_so_when_it_wakes(tmp_path: Path) -> None:
     result = run_job(
@@ -124,3 +127,16 @@ if others == "stay": await_flag("over")
         job.raise_flag("over")
         assert job.finish().code == 0
     assert seconds < PROMPT
+
+
+def test_epochs_that_pass_at_once_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[int, tuple[int, ...]]] = []
+    malt.init()
+    try:
+        malt.jobs.on_change(lambda epoch, alive: told.append((epoch, alive)))
+        monkeypatch.setattr(job, "epoch", lambda: 2)
+        job.call_at_new_epoch()  # for the first of two epochs
+        job.call_at_new_epoch()
+    finally:
+        malt.finalize()
+    assert told == [(2, (0,))]

@@ -230,7 +230,7 @@ malt.barrier(20)
 kinds = []
 if rank == 1:
     told = b'{"named": true, "place": "", "digest": 0, "gpu": false, "shards": {}}'
-    group.exchange("segment 'v', step 0", told, 20)  # as far as this, and stuck
+    group.exchange("vector 'v', step 0", told, 20)  # as far as this, and stuck
     await_flag("gave up")
 else:
     kinds.append(error_of(malt.vector, np.zeros(3), name="v").kind)

@@ -118,6 +118,28 @@ def test_indices_outside_of_a_matrix_are_damage() -> None:
         values.unpack(parts)
 
 
+@pytest.mark.parametrize(
+    "pointers",
+    [
+        [0, 10**9, 0],  # of no elements, as SciPy counts them
+        [0, 4, 0],
+        [0, 10**9, -1],
+        [0, 2**62 + 2**61, -(2**62), 4],  # whose differences overflow
+        [0, 1, 3, 9],
+        [1, 2, 4],
+    ],
+)
+def test_pointers_outside_of_a_matrix_are_damage(pointers: list[int]) -> None:
+    """SciPy's own check lets them pass, and its product with a vector reads there."""
+    sparse = pytest.importorskip("scipy.sparse")
+    matrix = sparse.csr_matrix((len(pointers) - 1, 4))
+    matrix.data, matrix.indices = np.ones(4), np.array([0, 1, 2, 3], np.int32)
+    matrix.indptr = np.array(pointers, np.int64)
+    parts = values.pack(matrix, "it")
+    with pytest.raises(DamagedError):
+        values.unpack(parts)
+
+
 def test_endless_lists_are_refused() -> None:
     value: list[Any] = []
     value.append(value)

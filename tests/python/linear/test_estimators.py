@@ -86,8 +86,8 @@ def test_forked_ranks_learn_as_well_as_one() -> None:
 @pytest.mark.parametrize(
     "way",
     [
-        {"sync": "ssp:2", "graph": malt.RING},
-        {"sync": "async", "graph": malt.HALTON, "every": 50},
+        {"staleness": 2, "graph": malt.RING},
+        {"staleness": None, "graph": malt.HALTON, "every": 50},
         {"exchange": "difference", "every": 20, "alpha": 0.001},
         {"learning_rate": "adagrad", "eta0": 0.1, "average": True},
         {"exchange": "gradient", "every": 20, "learning_rate": "constant", "eta0": 0.5},
@@ -97,7 +97,7 @@ def test_forked_ranks_learn_as_well_as_one() -> None:
 )
 def test_ways_of_exchange_learn(way: dict[str, Any]) -> None:
     # Of asynchronous ranks one could end a few epochs before the other has begun.
-    epochs = 200 if way.get("sync") == "async" else 20
+    epochs = 200 if way.get("staleness", 0) is None else 20
     model = malt.learn.SGDClassifier(max_iter=epochs, tol=None, random_state=0, ranks=2, **way)
     assert model.fit(*TRAIN).score(*TEST) > 0.91
 
@@ -363,7 +363,7 @@ def test_training_stops_when_scikit_learns_does() -> None:
 
 
 def test_asynchronous_ranks_make_all_passes() -> None:
-    model = malt.learn.SGDClassifier(sync="async", tol=1.0, max_iter=9, ranks=2).fit(*tumours())
+    model = malt.learn.SGDClassifier(staleness=None, tol=1.0, max_iter=9, ranks=2).fit(*tumours())
     assert model.n_iter_ == 9
 
 
@@ -402,7 +402,7 @@ X3 = np.arange(6.0).reshape(3, 2)
         ({"alpha": -1}, [0, 1, 1], "alpha is -1; it must be a number at least 0"),
         ({"alpha": 0}, [0, 1, 1], "divides by the penalty's weight"),
         ({"loss": "hinges"}, [0, 1, 1], "loss is 'hinges'; it must be one of 'hinge', 'log_loss'"),
-        ({"sync": "ssp"}, [0, 1, 1], "sync is 'ssp'; it is 'bsp', 'ssp:K'"),
+        ({"staleness": -1}, [0, 1, 1], "staleness is -1; it must be a whole number"),
         ({"ranks": 0}, [0, 1, 1], "ranks is 0; it must be a whole number at least 1"),
         ({"graph": "ring"}, [0, 1, 1], "graph is 'ring'; it is None, malt.ALL, HALTON"),
         ({"max_iter": 1.5}, [0, 1, 1], "max_iter is 1.5; it must be a whole number"),

@@ -9,7 +9,7 @@ from jobs import run_job
 
 FITS = {
     "sgd": "SGDClassifier(max_iter=10**6, tol=None).fit(X, y)",
-    "sgd-async": "SGDClassifier(max_iter=10_000, tol=None, sync='async').fit(X, y)",
+    "sgd-async": "SGDClassifier(max_iter=10_000, tol=None, staleness=None).fit(X, y)",
     "svc": "[LinearSVC(tol=1e-12, C=100).fit(X, y) for _ in range(10**4)]",  # one is short
     "mf": "MatrixFactorization(passes=10**6).fit((users, items, y))",
 }

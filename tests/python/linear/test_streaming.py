@@ -52,7 +52,7 @@ def test_chunks_in_order_give_the_bits_of_rows_in_memory(digits: str) -> None:
     [
         {},
         {"ranks": 3},
-        {"ranks": 2, "sync": "async", "every": 100},
+        {"ranks": 2, "staleness": None, "every": 100},
         {
             "ranks": 2,
             "exchange": "gradient",

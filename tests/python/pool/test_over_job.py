@@ -422,7 +422,7 @@ tell(left=error_of(lambda: malt.Pool(over=job)))
 
 
 # A rank that writes messages of its own, or rank 0 whose messages somebody has changed.
-LIES = """
+LIES = r"""
 from malt._pool.over_job import serving
 from malt._messages import values
 from malt._pool.over_job.messenger import Messenger
@@ -441,9 +441,18 @@ def ask(messenger, victim, module, name):
     messenger.send(victim, "sum", 1, module, name, 1, [], parts=values.pack(command, "theta"))
     messenger.flush()
 
-flag = os.path.join(os.path.dirname(os.path.abspath(__file__)), "called-by-a-stranger")
+here = os.path.dirname(os.path.abspath(__file__))
+flag = os.path.join(here, "called-by-a-stranger")
+elsewhere = os.path.join(here, "elsewhere", "site-packages")  # of no interpreter, on the path
+os.makedirs(elsewhere, exist_ok=True)
+with open(f"{elsewhere}/strange{rank}.py", "w") as file:
+    file.write("import os\ndef run(command, *rest):\n    return os.system(command)")
+os.replace(file.name, f"{elsewhere}/strange.py")
+sys.path.insert(0, elsewhere)
+import strange
 NAMES = [("os", "system"), ("posix", "system"), ("__main__", "os.system"), ("this", "sys.exit"),
-         ("subprocess", "getoutput"), ("malt._launch.run", "main"), ("numpy", "savetxt")]
+         ("subprocess", "getoutput"), ("malt._launch.run", "main"), ("numpy", "savetxt"),
+         ("strange", "run")]
 """
 
 

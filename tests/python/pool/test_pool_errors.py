@@ -56,6 +56,24 @@ def test_exception_that_cannot_be_sent_arrives_in_words(pool: malt.Pool) -> None
         pool.sum(fail, None, pool.share(np.arange(2.0), chunks=2))
 
 
+def test_exception_without_a_text_ends_the_call_and_no_rank(pool: malt.Pool) -> None:
+    class MuteError(Exception):
+        def __init__(self, one: int, other: int) -> None:  # so it cannot be loaded either
+            super().__init__()
+
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+    def fail(theta: None, x: Floats) -> float:
+        raise MuteError(1, 2)
+
+    with pytest.raises(
+        malt.Error, match=r"rank [01]: .*MuteError: \(it has no text: .* ValueError\)"
+    ):
+        pool.sum(fail, None, pool.share(np.arange(2.0), chunks=2))
+    assert pool.stats().restarts == 0
+
+
 def test_exit_on_a_rank_is_an_error(pool: malt.Pool) -> None:
     def fail(theta: None, x: Floats) -> None:
         sys.exit(3)

@@ -157,9 +157,9 @@ def write_wheel(path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("--graph", "all", "--sync", "bsp"),
-        ("--graph", "halton", "--sync", "ssp:1"),
-        ("--graph", "exponential", "--sync", "async", "--average", "gradient"),
+        ("--graph", "all", "--staleness", "0"),
+        ("--graph", "halton", "--staleness", "1"),
+        ("--graph", "exponential", "--staleness", "none", "--average", "gradient"),
     ],
     ids=" ".join,
 )
@@ -207,10 +207,10 @@ def test_svm_under_bsp_gives_the_same_bits_every_time(
 
 
 def test_svm_explains_a_wrong_synchronisation() -> None:
-    done = run(sys.executable, EXAMPLES / "svm.py", "--sync", "ssp")
+    done = run(sys.executable, EXAMPLES / "svm.py", "--staleness", "ssp")
 
     assert done.returncode == 2
-    assert "--sync ssp: give bsp, ssp:K with a whole number K, or async" in done.stderr
+    assert "--staleness ssp: give a whole number of iterations, or none" in done.stderr
 
 
 def test_svm_demo_shows_progress_a_table_a_picture_and_a_conclusion(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_svm_demo_shows_progress_a_table_a_picture_and_a_conclusion(tmp_path: Pa
         ["1", "-", "serial"],
         ["2", "ALL", "BSP"],
         ["3", "ALL", "BSP"],
-        ["3", "HALTON", "SSP:2"],
+        ["3", "HALTON", "SSP 2"],
     ]
     assert all(len(row) == 9 for row in rows)
     assert (tmp_path / "svm.png").read_bytes().startswith(b"\x89PNG")
@@ -249,7 +249,7 @@ def test_svm_demo_concludes_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def runs(ranks: int, seconds: float) -> Any:
         curve = [(1, seconds / 2, 0.3), (2, seconds, svm_demo.TARGET), (3, 99.0, 0.1)]
-        return {svm_demo.Setting(ranks, "all", "bsp"): [{"curve": curve, "documents": 480_000}]}
+        return {svm_demo.Setting(ranks, "all", 0): [{"curve": curve, "documents": 480_000}]}
 
     assert svm_demo.conclusion(runs(1, 10.0) | runs(2, 5.3) | runs(4, 2.6)) == (
         "2 ranks on 2 core(s) reached a test error of 14.5% 1.9 times as soon as 1 rank: after "

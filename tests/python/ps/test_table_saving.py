@@ -175,6 +175,31 @@ with malt.ps.Table(500, dtype=np.float64, staleness=0, threshold=2, replicas=1) 
         assert (values == 14).all()
 
 
+def test_no_rank_runs_ahead_of_the_others_after_a_restore(tmp_path: Path) -> None:
+    """At staleness 0 the others' clocks are those of the checkpoint from then on."""
+    result = run_job(
+        tmp_path,
+        2,
+        """
+malt.init(timeout=60)
+with malt.ps.Table(500, staleness=0) as table:
+    malt.save("c", {"t": table})
+    for _ in range(20):
+        table.clock()
+    malt.restore("c", {"t": table})
+    malt.barrier()
+    errors = [error_of(table.clock, timeout=1) for _ in range(10 if rank == 0 else 0)]
+    tell(errors=errors, at=table.iteration)
+    malt.barrier()
+    for _ in range(rank * 8):
+        table.clock()
+""",
+    )
+    assert result.each("at") == [8, 0]
+    assert {error.kind for error in result.told[0]["errors"][8:]} == {"TimeoutError"}
+    assert result.told[0]["errors"][8].ranks == (1,)
+
+
 def test_ranks_that_name_different_tables_are_refused(tmp_path: Path) -> None:
     body = """
 malt.init(timeout=60)

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from torch_ranks import import_torch, run_ranks
 
+import malt
+
 torch = import_torch()
+from malt.torch._backend.errors import translation  # noqa: E402 - it needs torch
 
 pytestmark = pytest.mark.xdist_group("torch-backend")
 
@@ -231,6 +234,30 @@ for step in range(100):
 """
 
 
+EVICTED = """
+import os, signal, subprocess
+os.environ["MALT_SILENCE"] = "1"
+join()
+dist.barrier()
+if rank == 2:
+    subprocess.Popen(["sh", "-c", f"sleep 2.5; kill -CONT {os.getpid()}"])
+    os.kill(os.getpid(), signal.SIGSTOP)
+    try:
+        dist.all_reduce(torch.ones(4))
+    except RuntimeError as error:
+        tell(error=str(error), ranks=error.ranks)
+    (here / "told").touch()
+while not (here / "told").exists():
+    time.sleep(0.01)
+"""
+
+
+def test_a_rank_that_was_evicted_does_not_name_the_others(tmp_path: Path) -> None:
+    told = run_ranks(tmp_path, 3, EVICTED).told[2]
+    assert "rank 2 was evicted from the job" in told["error"]
+    assert told["ranks"] == (0, 1)  # which it has lost
+
+
 def test_without_keep_going_a_death_ends_the_training_with_its_rank(tmp_path: Path) -> None:
     ranks = run_ranks(tmp_path, 2, STOPPING, codes={0, -signal.SIGKILL})
     assert ranks.codes == [0, -signal.SIGKILL]
@@ -283,3 +310,37 @@ def test_each_message_has_a_time_limit_of_its_own(tmp_path: Path) -> None:
     for error, seconds in told["sent"]:
         assert "send: Timed out waiting for rank 1" in error
         assert seconds < 6  # not one limit after the other
+
+
+GOSSIP = """
+join()
+group = dist.new_group([1, 2], timeout=timedelta(seconds=1))
+found = []
+if rank == 1:
+    state = malt.torch.Gossip(group=group)
+    for _ in range(2):
+        try:
+            state.exchange(0, torch.ones(10))
+        except RuntimeError as error:
+            found.append((type(error).__name__, str(error), error.ranks))
+tell(found=found)
+dist.barrier()
+"""
+
+
+def test_gossip_names_the_rank_of_the_job_that_did_not_come_to_its_first_step(
+    tmp_path: Path,
+) -> None:
+    late, after = run_ranks(tmp_path, 3, GOSSIP).told[1]["found"]
+    assert (late[0], late[2]) == ("TimeoutError", (2,))
+    assert "new_group(timeout=)" in late[1]
+    assert after[0] == "PeerError"
+    assert "an earlier gossip did not come to its end" in after[1]
+
+
+def test_an_evicted_rank_is_told_so_by_its_rank_in_the_job() -> None:
+    """`ranks` has the others."""
+    own = malt.PeerError("rank 1 was evicted from the job: the others received no heartbeat", [0])
+    told = translation("all_reduce", (3, 5), own)
+    assert str(told).startswith("all_reduce: rank 5 was evicted from the job")
+    assert told.ranks == (3,)

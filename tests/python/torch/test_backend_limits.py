@@ -19,7 +19,7 @@ LIMIT = 2.0
 BEGINNING = f"""
 LIMIT = {LIMIT}
 os.environ["MALT_SILENCE"] = "60"  # a stopped rank does not count as dead
-from malt.torch._backend import members
+from malt.torch._backend import members, reducers
 from malt.torch._backend.process_group import core_of
 
 def groups_of(calls):
@@ -81,10 +81,10 @@ def late(function):
 dist.barrier()
 if rank == 1:
     members.Members.run = late(members.Members.run)
-    class LateReducer(members.Reducer):
-        __init__ = late(members.Reducer.__init__)
-        allreduce = late(members.Reducer.allreduce)
-    members.Reducer = LateReducer
+    class LateReducer(reducers.Reducer):
+        __init__ = late(reducers.Reducer.__init__)
+        allreduce = late(reducers.Reducer.allreduce)
+    reducers.Reducer = LateReducer
 began = time.monotonic()
 works = begin(calls, groups)
 if rank == 0:

@@ -77,6 +77,9 @@ calls = {
     "BAND of a large sum": lambda: dist.all_reduce(full(rank, 100_000), BAND if odd else SUM),
     "BAND of a larger sum": lambda: dist.all_reduce(full(rank, 700_000), BAND if odd else SUM),
     "BAND of a large MAX": lambda: dist.all_reduce(full(rank, 100_000), BAND if odd else MAX),
+    "sum of float8": lambda: dist.all_reduce(
+        full(rank).to(torch.float8_e4m3fn if odd else torch.float32)
+    ),
     "two tensors": lambda: two(dist.group.WORLD.broadcast, 1),
     "two large sums": lambda: dist.group.WORLD.allreduce(
         [full(rank, 100_000)] * (2 if odd else 1)

@@ -111,7 +111,7 @@ tell(mixed=(numbers(model), norm, optimizer.param_groups[0]["lr"]))
 late = nn.Linear(4, 2)
 late.unused = nn.Parameter(torch.ones(3))
 optimizer = malt.torch.GradientExchange(
-    late, sgd(late, weight_decay=0.1), fold=malt.SUM, graph=malt.RING, sync="async")
+    late, sgd(late, weight_decay=0.1), fold=malt.SUM, graph=malt.RING, staleness=None)
 train(late, optimizer, mine)
 stats = optimizer.vectors[0].stats()
 tell(late=(stats.sent, late.unused.detach().numpy()))
@@ -457,7 +457,7 @@ def diloco(model, optimizer): return malt.torch.DiLoCo(model, optimizer, every=2
 for make in (average, gradients, diloco):
     tell(**{make.__name__: train(make, "join")})
 tell(
-    refused=error_of(lambda: malt.torch.average(nn.Linear(1, 1), sync="async").join().__enter__()),
+    refused=error_of(malt.torch.average(nn.Linear(1, 1), staleness=None).join().__enter__),
     unequal=error_of(train, average, "nothing"),
 )
 """
@@ -470,6 +470,6 @@ def test_ranks_with_unequal_numbers_of_batches_join_the_others(tmp_path: Path) -
         for other in others:
             np.testing.assert_array_equal(first, other)
     for told in result.told:
-        assert told["refused"].says("join() is for sync='bsp'")
+        assert told["refused"].says("join() is for staleness=0")
         assert told["unequal"].kind == "ConfigError"
         assert told["unequal"].says("unequal numbers of batches: give each rank equally many")

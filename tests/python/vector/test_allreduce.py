@@ -220,11 +220,14 @@ tell(kinds=kinds, sums=sums)
         assert told["sums"] == [rank + 1, 30, 300, 3_000, 30_000, 300_000]
 
 
+@pytest.mark.parametrize("late_at", [0, 2])
+@pytest.mark.parametrize("meets", [False, True])
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
-def test_a_rank_that_is_late_for_several_allreduces_is_paired_with_no_other_step(
-    tmp_path: Path, transport: str, size: int
+def test_a_rank_that_is_late_for_allreduces_is_paired_with_no_other_step(
+    tmp_path: Path, transport: str, size: int, meets: bool, late_at: int
 ) -> None:
+    """In the first one, mailboxes are made between hosts; `meets`: at a barrier in each step."""
     result = run_job(
         tmp_path,
         size,
@@ -232,22 +235,121 @@ def test_a_rank_that_is_late_for_several_allreduces_is_paired_with_no_other_step
 malt.init(transport=transport, timeout=20)
 w = np.zeros(3)
 v = malt.vector(w)
-v.allreduce()
 late, wrong = 0, []
 for step in range(12):
-    if rank == 0 and step == 2:
+    if rank == 0 and step == late_at:
         time.sleep(1.1)
     w[:] = step
     if error_of(v.allreduce, malt.SUM, timeout=0.3 if step < 8 else 20) is not None:
         late += 1
     elif w[0] != malt.size() * step:
         wrong.append((step, w[0]))
+    if meets:
+        malt.barrier()
 tell(late=late, wrong=wrong)
 """,
         transport=transport,
+        meets=meets,
+        late_at=late_at,
     )
     assert all(result.each("late"))
     assert result.each("wrong") == [[]] * size
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_rank_that_gave_up_a_barrier_is_in_step_before_and_after_the_others_make_it(
+    tmp_path: Path, transport: str, size: int
+) -> None:
+    result = run_job(
+        tmp_path,
+        size,
+        """
+malt.init(transport=transport, timeout=20)
+v = malt.vector(np.zeros(3))
+for fold in (malt.AVG, malt.SUM):
+    v.allreduce(fold)
+    malt.barrier()
+given_up = None
+if rank == 0:
+    given_up = error_of(malt.barrier, timeout=0.1)  # the others are in the next call by then
+sums = []
+for step in range(8):
+    v.array[:] = step
+    v.allreduce(malt.SUM)
+    sums.append(v.array[0])
+    if step == 3:
+        malt.barrier()
+tell(sums=sums, given_up=given_up)
+""",
+        transport=transport,
+    )
+    assert result.told[0]["given_up"].kind == "TimeoutError"
+    assert result.each("sums") == [[float(size * step) for step in range(8)]] * size
+
+
+@pytest.mark.parametrize("length", [10, 91, 200])
+def test_a_vectors_name_may_be_long_though_its_first_allreduce_was_given_up(
+    tmp_path: Path, length: int
+) -> None:
+    result = run_job(
+        tmp_path,
+        3,
+        """
+malt.init(transport="tcp", timeout=20)
+v = malt.vector(np.zeros(3), name="n" * length)
+if rank == 0:
+    error_of(v.allreduce, timeout=0.2)
+else:
+    time.sleep(0.4)
+for _ in range(2):
+    v.array[:] = rank + 1
+    while error_of(v.allreduce, malt.SUM, timeout=5) is not None:
+        pass
+    malt.barrier()
+tell(sum=v.array[0])
+""",
+        length=length,
+    )
+    assert result.each("sum") == [6.0] * 3
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_repeated_allreduce_that_others_have_ended_needs_no_call_of_theirs(
+    tmp_path: Path, transport: str, size: int
+) -> None:
+    """They have gone on to another vector, where they wait for this rank."""
+    result = run_job(
+        tmp_path,
+        size,
+        """
+malt.init(transport=transport, timeout=20)
+rng = np.random.default_rng(0)
+vectors = [malt.vector(np.zeros(10_000)) for _ in range(2)]
+for v in vectors:
+    v.allreduce()
+late, wrong, slow = 0, [], []
+for step in range(300):
+    for v in vectors:
+        v.array[:] = step
+        limit = 0.001 * rng.random() if rank == 0 else 20
+        if rank == 1:
+            time.sleep(0.001 * rng.random())
+        while (error := error_of(v.allreduce, malt.SUM, timeout=limit)) is not None:
+            late += 1
+            limit = 20
+            if error.seconds > 10:
+                slow.append((step, error.text))
+        if set(v.array) != {step * malt.size()}:
+            wrong.append((step, v.array[0]))
+tell(late=late, wrong=wrong, slow=slow)
+""",
+        transport=transport,
+    )
+    assert result.told[0]["late"] > 0
+    assert result.each("wrong") == [[]] * size
+    assert result.each("slow") == [[]] * size
 
 
 def test_allreduce_of_different_folds_is_an_error_on_every_rank(tmp_path: Path) -> None:

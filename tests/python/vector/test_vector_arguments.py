@@ -12,6 +12,7 @@ import pytest
 from jobs import refused, run_job
 
 import malt
+import malt.ps
 
 # What a vector is made of
 
@@ -293,6 +294,20 @@ ONE = np.zeros(2, np.float32)
 def test_refusal_of_data_names_the_way_to_an_array(alone: None, data: Any, way: str) -> None:
     with pytest.raises(malt.ConfigError, match=way):
         malt.vector(data)
+
+
+def test_refusal_of_pandas_and_scipy_names_the_way_to_an_array(alone: None) -> None:
+    pandas = pytest.importorskip("pandas")
+    scipy_sparse = pytest.importorskip("scipy.sparse")
+    series, matrix = pandas.Series(np.zeros(30)), scipy_sparse.random(9, 9, 0.5, format="csr")
+    with pytest.raises(malt.ConfigError, match=r"this is a Series: .*\(w = data\.to_numpy\("):
+        malt.vector(series)
+    with pytest.raises(malt.ConfigError, match=r"this is a csr_matrix: .*matrix\.toarray\(\)"):
+        malt.vector(matrix)
+    table = malt.ps.Table(9, 9, name="t")
+    with pytest.raises(malt.ConfigError, match=r"real numbers \(.*matrix\.toarray\(\)\)"):
+        table.push(range(9), matrix)
+    table.close()
 
 
 @pytest.mark.parametrize("call", [malt.save, malt.restore])

@@ -135,6 +135,25 @@ FOLD = (
 WAIT = '{"name": "wait", "ph": "X", "pid": 0, "tid": %d, "ts": 1.0, "dur": 2.0, "args": {}}'
 
 
+ALLREDUCE = (
+    '{"name": "allreduce", "ph": "X", "tid": %d, "ts": %s, "dur": 2, "args": {"ranks": [%d]}}'
+)
+GONE = '{"name": "rank 1 is gone", "ph": "i", "tid": 0, "ts": 90, "args": {"epoch": 1}}'
+EPOCH = '{"name": "epoch %d", "ph": "i", "tid": 0, "ts": %s, "args": {"members": %d}}'
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_allreduces_align_clocks_unless_ranks_have_joined(tmp_path: Path, joins: bool) -> None:
+    """A rank that has ended is gone for the others, and each rank ends in its own time."""
+    rounds = [ALLREDUCE % (0, start, 1) for start in (10, 20, 30)]
+    changes = [GONE, EPOCH % (1, 90, 1)] + [EPOCH % (2, 95, 2)] * joins
+    write(tmp_path / "a.json", *rounds, *changes, size=2)
+    write(tmp_path / "b.json", *(ALLREDUCE % (1, start, 0) for start in (510, 520, 530)), size=2)
+    done = merge(tmp_path, "a.json", "b.json", "-o", "all.json")
+    assert ("b.json is shifted by -500.0 us to fit a.json" in done.stdout) != joins, done.stdout
+    assert ("the error is not known" in done.stdout) == joins
+
+
 def test_ranks_that_no_file_has_are_named(tmp_path: Path) -> None:
     write(tmp_path / "a.json", WAIT % 0)
     write(tmp_path / "b.json", WAIT % 2)

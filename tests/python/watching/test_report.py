@@ -10,6 +10,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 from jobs import free_port, run_job, start_job
 
+from malt._recording import tensorboard
 from malt._watching.series import MOST_POINTS, Point, Series
 
 LOOP = """
@@ -170,6 +172,29 @@ def test_tensorboard_gets_each_value_with_its_update(tmp_path: Path) -> None:
         ((step, value),) = scalars["bad/grad"]
         assert step == 3
         assert math.isnan(value)
+
+
+class StuckWriter:
+    """What tensorboardX becomes when its disk is full: its calls do not come back."""
+
+    def add_scalar(self, *_: object) -> None:
+        threading.Event().wait()
+
+
+def test_tensorboard_that_is_stuck_holds_up_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tensorboard, "_END_SECONDS", 0.1)
+    curves = tensorboard._Curves(Path("runs/rank0"), StuckWriter())
+    for update in range(tensorboard._MOST_WAITING + 10):
+        curves.add({"loss": 1.0, "rate": 0.5}, update)
+    curves.close()
+    told = "the curves for TensorBoard are cut off: runs/rank0"
+    assert [told in record.message for record in caplog.records] == [True]
+    few = tensorboard._Curves(Path("runs/rank1"), StuckWriter())
+    few.add({"loss": 1.0}, 1)
+    few.close()
+    assert "cut off: runs/rank1" in caplog.text
 
 
 def test_tensorboard_where_nothing_can_write_it_is_refused(tmp_path: Path) -> None:

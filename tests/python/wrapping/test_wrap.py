@@ -43,8 +43,8 @@ Xs, ys = malt.shard(X), malt.shard(y)
 # fit
 estimators = {
     "linear": (SGDClassifier(random_state=0), {"passes": 10}),
-    "halton": (SGDClassifier(random_state=0), {"graph": malt.HALTON, "sync": "async"}),
-    "averaged": (SGDClassifier(average=True, random_state=rank), {"sync": "ssp:1"}),
+    "halton": (SGDClassifier(random_state=0), {"graph": malt.HALTON, "staleness": None}),
+    "averaged": (SGDClassifier(average=True, random_state=rank), {"staleness": 1}),
     "network": (MLPClassifier((32,), learning_rate_init=0.01, random_state=rank), {"passes": 10}),
     "clusters": (MiniBatchKMeans(10, n_init=1, random_state=rank), {}),
 }
@@ -315,13 +315,13 @@ def test_it_is_a_scikit_learn_estimator(alone: None) -> None:
 
 
 def test_parameters_are_the_estimators_and_its_own() -> None:
-    model = malt.learn.wrap(SGDClassifier(alpha=0.5), every=7, graph=malt.RING, sync="ssp:2")
+    model = malt.learn.wrap(SGDClassifier(alpha=0.5), every=7, graph=malt.RING, staleness=2)
 
     copy = clone(model).set_params(estimator__alpha=0.25, passes=3)
 
     parameters = copy.get_params()
-    assert [parameters[name] for name in ("every", "graph", "sync", "passes")] == [
-        *(7, malt.RING, "ssp:2", 3)
+    assert [parameters[name] for name in ("every", "graph", "staleness", "passes")] == [
+        *(7, malt.RING, 2, 3)
     ]
     assert (copy.estimator.alpha, model.estimator.alpha) == (0.25, 0.5)
 
@@ -366,7 +366,11 @@ def test_prediction_before_fit_says_so(digits: tuple[Any, Any]) -> None:
         (Birch(), {}, "a tree"),
         (SGDClassifier(), {"every": 0}, "every is 0; it must be a whole number at least 1"),
         (SGDClassifier(), {"passes": 1.5}, "passes is 1.5"),
-        (SGDClassifier(), {"sync": "ssp"}, "sync is 'ssp'; it is 'bsp', 'ssp:K'"),
+        (
+            SGDClassifier(),
+            {"staleness": 0.5},
+            "staleness is 0.5",
+        ),
         (SGDClassifier(), {"graph": "ring"}, "graph is 'ring'; it is None, malt.ALL"),
     ],
 )

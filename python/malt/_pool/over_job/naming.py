@@ -101,6 +101,8 @@ def _is_installed(file: str | None) -> bool:
     folders = [paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")]
     folders += [*site.getsitepackages(), site.getusersitepackages()]
     real = os.path.realpath(file) if file else ""
+    if {"site-packages", "dist-packages"} & set(real.split(os.sep)):  # of another environment
+        return True
     return any(real.startswith(os.path.realpath(folder) + os.sep) for folder in folders)
 
 

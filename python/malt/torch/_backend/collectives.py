@@ -229,8 +229,9 @@ def _all_reduce(members: Members, tensor: torch.Tensor, op: ReduceOp, deadline: 
         return _fold(members, tensor, op, range(members.size), "all_reduce", deadline)
     if tensor.dtype in NATIVE and tensor.is_contiguous():
         return members.reduce(tensor, mean, deadline)
-    if tensor.dtype in NATIVE or _members.goes_on():
-        copy = tensor.to(reductions.WIDE.get(tensor.dtype, tensor.dtype), copy=True).contiguous()
+    wide = reductions.WIDE.get(tensor.dtype, tensor.dtype)
+    if wide in NATIVE and (tensor.dtype in NATIVE or _members.goes_on()):
+        copy = tensor.to(wide, copy=True).contiguous()
         members.reduce(copy, mean, deadline)
         tensor.copy_(copy)
         return None

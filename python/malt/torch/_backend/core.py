@@ -15,7 +15,8 @@ import torch.distributed as dist
 
 from malt._errors import Error
 from malt.torch._backend.errors import translated
-from malt.torch._backend.members import Members, deadline_in
+from malt.torch._backend.limits import deadline_in
+from malt.torch._backend.members import Members
 from malt.torch._backend.point_to_point import Mail
 from malt.torch._backend.streams import on_stream_of
 from malt.torch._backend.work import Call, Line, join_threads, recorded

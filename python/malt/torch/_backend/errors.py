@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from malt import _errors as errors
+
+_OWN_END = re.compile(r"rank (\d+)(?= was evicted| is cut off)")  # the core's, of its own rank
 
 
 class PeerError(errors.PeerError, RuntimeError):
@@ -37,8 +40,12 @@ def translation(call: str, names: Sequence[int], error: errors.Error) -> errors.
     """Return this module's error for one of the core's."""
     if isinstance(error, errors.PeerError):
         ranks = [names[rank] for rank in error.ranks]
-        dead = f"{errors.describe_ranks(ranks)} died or left" if ranks else str(error)
-        return PeerError(f"{call}: {dead}", ranks)
+        told = str(error)
+        if own := _OWN_END.match(told):
+            told = f"rank {names[int(own[1])]}{told[own.end() :]}"
+        elif ranks:
+            told = f"{errors.describe_ranks(ranks)} died or left"
+        return PeerError(f"{call}: {told}", ranks)
     if isinstance(error, errors.TimeoutError):
         ranks = [names[rank] for rank in error.ranks]
         return TimeoutError(

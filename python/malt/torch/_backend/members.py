@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,11 +12,11 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 
 from malt import _errors as errors
-from malt._core_import import DeviceReducer, Exchange, Group, Reducer, look_for_nvrtc_in
+from malt._core_import import Exchange, Group
 from malt._job.joining import form_group
-from malt._vectors.device_arrays import device_slots
-from malt._vectors.nvrtc import nvrtc_folders
 from malt.torch._backend.errors import PeerError, TimeoutError, translated  # noqa: A004
+from malt.torch._backend.limits import deadline_in, time_left
+from malt.torch._backend.reducers import Reducers
 from malt.torch._backend.store_bootstrap import bootstrap_over
 
 SLOT_BYTES = 512 << 10  # the part of a buffer that is sent at a time
@@ -25,36 +24,20 @@ SLOT_BYTES = 512 << 10  # the part of a buffer that is sent at a time
 # the caches. More ranks do so with short tensors alone, which saves a wait.
 _FEW_RANKS = 2
 _FOLD_BYTES = 32 << 10
-_LEAST_REDUCED = 64 << 10  # bytes of the smallest vector that is kept for reducing
 _LINE_BYTES = 64  # the least of a slot
 _LARGEST_ON_GPU = 64 << 20  # bytes of a tensor on a GPU that are folded at a time
 _MOST_CALLS = 2**32 - 1  # then their numbers begin again
-_MOST_KEPT = 32  # vectors between hosts, where each length has its own
 
 # As vol::DType numbers them.
 _NUMBERS = {torch.float32: 1, torch.float64: 2, torch.int32: 3, torch.int64: 4}
-_NAMES = {each: str(each).removeprefix("torch.") for each in _NUMBERS}
 NATIVE = frozenset(_NUMBERS)  # the dtypes that the core folds
 
 # A rank that refuses its arguments waits for so long to tell the others, which may be elsewhere.
 _TELL_SECONDS = 5.0
 _TEXT_BYTES = 1024  # of a call's description, if ranks are in different calls
 _KINDS = 1 << 31  # how many the core tells apart
-# In the core's error if an exchange is of another kind on another rank. All ranks then have it,
-# unlike one about a length.
-_OTHER_KIND = "made another call"
 
 _going_on = False
-
-
-def deadline_in(seconds: float) -> float:
-    """Return the time.monotonic() at which a call ends that begins now."""
-    return time.monotonic() + seconds
-
-
-def time_left(deadline: float) -> float:
-    """Return the seconds until then."""
-    return max(0.0, deadline - time.monotonic())
 
 
 def keep_going(on: bool = True) -> None:
@@ -117,9 +100,8 @@ class Members:
         self._away: set[int] = set()  # ranks that are dead or have left, as sums have shown
         # Ranks that miss a monitored barrier stay in step elsewhere.
         self._monitor: Exchange | None = None
-        self._reducers: dict[tuple[torch.dtype, int], Reducer] = {}
-        self._on_gpu: dict[tuple[torch.dtype, torch.device, int], DeviceReducer] = {}
-        self._made = 0
+        self._reducers: Reducers | None = None
+        self._made = 0  # exchanges after the first one
         self._call = 0  # the number of the present call
         self._folds_all = False
         # The call that did not come to its end, whom it waited for, and the ranks that were dead.
@@ -140,6 +122,7 @@ class Members:
                 self._monitor = Exchange(
                     self._group, "monitored_barrier", _LINE_BYTES, time_left(deadline)
                 )
+                self._reducers = Reducers(self._group, self._agree_to_make)
                 self._folds_all = size <= _FEW_RANKS and self._group.is_one_host
 
     @property
@@ -148,6 +131,12 @@ class Members:
         if self._group is None:
             raise errors.ConfigError("the process group has been destroyed, or has one rank")
         return self._group
+
+    @property
+    def reducers(self) -> Reducers:
+        """The vectors of sums. As for `group`."""
+        assert self._reducers is not None
+        return self._reducers
 
     def dead(self) -> set[int]:
         """Return the ranks that are dead or have left."""
@@ -186,7 +175,7 @@ class Members:
         except errors.ConfigError as error:
             # Ranks that see nothing wrong ask how the call has ended.
             self._may_be_out_of_step |= _going_on
-            if _OTHER_KIND in str(error):
+            if isinstance(error, errors.OtherCallError):
                 self._explain(what, deadline)
             raise
 
@@ -198,7 +187,7 @@ class Members:
             PeerError: ranks are dead.
         """
         assert self._exchange is not None
-        self._drop_reducers()
+        self.reducers.drop()
         texts = torch.zeros((self.size, _TEXT_BYTES), dtype=torch.uint8)
         said = f"call {self._call}, {own}".encode()[:_TEXT_BYTES]
         texts[self.rank, : len(said)] = torch.tensor(list(said), dtype=torch.uint8)
@@ -228,7 +217,8 @@ class Members:
             ConfigError: they do not come; this rank has left the group.
             PeerError: ranks are dead.
         """
-        self._drop_reducers()
+        if self._reducers is not None:
+            self._reducers.drop()
         deadline = min(deadline, deadline_in(_TELL_SECONDS))
         try:
             self.run([], [], f"with wrong arguments: {error}", deadline, _going_on)
@@ -324,7 +314,7 @@ class Members:
         """Return what each rank has: the same list on all that live. Collective."""
         held = torch.zeros(self.size, dtype=torch.int64)
         held[self.rank] = Held.HAS if has else Held.MISSES
-        reducer = self._reducer(held.dtype, self.size, deadline)
+        reducer = self.reducers.on_host(held.dtype, self.size, deadline)
         reducer.allreduce(held.data_ptr(), self.size, False, time_left(deadline))
         return list(held.tolist())
 
@@ -386,7 +376,7 @@ class Members:
                 self._explain(what, deadline)
                 raise
         else:
-            reducer = self._reducer(dtype, count, deadline, what)
+            reducer = self.reducers.on_host(dtype, count, deadline, what)
             left = time_left(deadline)
             others = reducer.allreduce(tensor.data_ptr(), count, mean, left, self._call)
             self._make_up(tensor, others, mean, what, deadline)
@@ -403,6 +393,7 @@ class Members:
         living = len(others) + 1
         if living == self.size:
             return
+        self.group.check_standing()  # or else it is this rank that is missed
         missing = set(range(self.size)) - {self.rank, *others}
         if not missing <= self._away:  # alike on all ranks that are in the sum
             self.run([], [], what, deadline, _going_on)
@@ -425,7 +416,7 @@ class Members:
     def _reduce_on_gpu(self, tensor: torch.Tensor, mean: bool, what: str, deadline: float) -> None:
         stream = torch.cuda.current_stream(tensor.device).cuda_stream
         for part in tensor.split(_LARGEST_ON_GPU // tensor.element_size()):
-            reducer = self._reducer_on_gpu(part, deadline, what)
+            reducer = self.reducers.on_gpu(part, deadline, what)
             left = time_left(deadline)
             try:
                 others = reducer.allreduce(part.data_ptr(), part.numel(), mean, left, stream)
@@ -434,59 +425,9 @@ class Members:
                 raise
             self._make_up(part, others, mean, what, deadline)
 
-    def _reducer_on_gpu(self, part: torch.Tensor, deadline: float, what: str) -> DeviceReducer:
-        """Return a vector that takes the part. All ranks choose and make the same."""
-        least = _LEAST_REDUCED // part.element_size()
-        capacity = max(least, 1 << (part.numel() - 1).bit_length())
-        key = part.dtype, part.device, capacity
-        found = self._on_gpu.pop(key, None)
-        if found is None:
-            self._agree_to_make(what, deadline)
-            look_for_nvrtc_in(nvrtc_folders())
-            self._made += 1
-            found = DeviceReducer(
-                self.group,
-                _NAMES[part.dtype],
-                capacity,
-                f"reducer-{self._made}",
-                part.data_ptr(),
-                device_slots(),
-                time_left(deadline),
-            )
-        self._on_gpu[key] = found  # the last used is the last
-        if len(self._on_gpu) > _MOST_KEPT:
-            self._on_gpu.pop(next(iter(self._on_gpu))).shut()
-        return found
-
     def _agree_to_make(self, what: str, deadline: float) -> None:
         """Check that all ranks make a vector for this call, for which they wait without looking."""
         self.run([], [], f"{what}, the first of its size", deadline, _going_on)
-
-    def _reducer(self, dtype: torch.dtype, count: int, deadline: float, what: str = "") -> Reducer:
-        """Return a vector that takes `count` elements. All ranks choose and make the same.
-
-        Args:
-            dtype: of the elements.
-            count: how many there are.
-            deadline: the time.monotonic() until which to wait for other ranks.
-            what: says which call this is, unless all ranks are known to be here.
-        """
-        if self.group.is_one_host:
-            least = _LEAST_REDUCED // dtype.itemsize
-            capacity = max(least, 1 << (count - 1).bit_length())
-        else:
-            capacity = count
-        found = self._reducers.pop((dtype, capacity), None)
-        if found is None:
-            if what:
-                self._agree_to_make(what, deadline)
-            self._made += 1
-            name = f"reducer-{self._made}"
-            found = Reducer(self.group, _NAMES[dtype], capacity, name, time_left(deadline))
-        self._reducers[dtype, capacity] = found  # the last used is the last
-        if len(self._reducers) > _MOST_KEPT:
-            self._reducers.pop(next(iter(self._reducers))).shut()
-        return found
 
     def close(self) -> None:
         """Leave the group: the others' calls fail from now on. Idempotent."""
@@ -496,19 +437,8 @@ class Members:
 
     def _shut(self) -> None:
         """Leave the calls of all ranks, so that nobody waits for this rank in one."""
-        self._shut_reducers()
+        if self._reducers is not None:
+            self._reducers.shut()
         for exchange in (self._exchange, self._monitor):
             if exchange is not None:
                 exchange.shut()
-
-    def _drop_reducers(self) -> None:
-        """Leave all sums; a later one makes its vector anew, on all ranks."""
-        self._shut_reducers()
-        self._reducers.clear()
-        self._on_gpu.clear()
-
-    def _shut_reducers(self) -> None:
-        for reducer in list(self._reducers.values()):
-            reducer.shut()
-        for on_gpu in list(self._on_gpu.values()):  # a thread may be adding one
-            on_gpu.shut()

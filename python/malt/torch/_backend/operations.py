@@ -12,7 +12,8 @@ from torch.distributed import ReduceOp
 from malt._errors import ConfigError
 from malt.torch._backend import collectives
 from malt.torch._backend.core import Core
-from malt.torch._backend.members import Members, deadline_in
+from malt.torch._backend.limits import deadline_in
+from malt.torch._backend.members import Members
 from malt.torch._backend.work import Call, torch_waits
 
 Tensors = list[torch.Tensor]

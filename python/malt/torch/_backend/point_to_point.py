@@ -19,7 +19,8 @@ from malt import _errors as errors
 from malt._job.joining import form_group
 from malt._uninterrupted import uninterrupted
 from malt.torch._backend.errors import translated, translation
-from malt.torch._backend.members import Members, deadline_in, time_left
+from malt.torch._backend.limits import deadline_in, time_left
+from malt.torch._backend.members import Members
 from malt.torch._backend.store_bootstrap import bootstrap_over
 from malt.torch._backend.streams import is_plain, on_host, on_stream_of
 from malt.torch._backend.typed_link import TypedLink, check_tag

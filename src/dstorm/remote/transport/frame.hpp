@@ -49,6 +49,8 @@ enum class FrameKind : std::uint32_t {
   // 64 bits. Its answers to the first caller come in between.
   kShare = 12,
   kDropped = 13,  // the caller has dropped the segment, unused; no body
+  // the number of an exchange that the caller has given up, 64 bits; after its notice
+  kAbandoned = 14,
 };
 
 struct FrameHead {

@@ -180,7 +180,7 @@ class MovingRank {
     next_->group = testing_processes::join(next);
     joining.join();
     next_->server = std::make_unique<ServerThread>(server_group, options_, edition, before);
-    next_->client = std::make_unique<Client>(next_->group, options_, edition);
+    next_->client = std::make_unique<Client>(next_->group, options_, *next_->server, edition);
     next_->server->await_made();
   }
   bool await_moved() {

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <csignal>
 #include <numeric>
+#include <random>
 #include <set>
 #include <thread>
 
@@ -170,6 +171,59 @@ TEST(TableHot, ALostRowIsAnErrorForAll) {
   });
   for (int rank = 0; rank < 5; ++rank) {
     EXPECT_EQ(job.wait(rank), rank == 2 ? 128 + SIGKILL : 0) << rank;
+  }
+}
+
+// P12 (c): the server between them and the root is asked for a row at a later clock first, to which
+// the rank that asks for an earlier one has yet to come.
+TEST(TableHot, ARankThatIsAheadHoldsUpNone) {
+  TableOptions options = hot_options(0);
+  options.fan_out = 1;
+  const std::int64_t row = options.hot[3];
+  const Placement placement(kRows, {0, 1, 2, 3}, 0, 4);
+  const std::size_t range = placement.range_of(row);
+  Shared<std::atomic<bool>> is_asked;
+  run_ranks(4, options, [&](Rank& one) {
+    if (one.rank == placement.server(range, 3)) {
+      one.client->advance({});
+      std::jthread telling([&] {
+        std::this_thread::sleep_for(200ms);
+        *is_asked = true;
+      });
+      one.pull({row});
+      return 0;
+    }
+    if (one.rank == placement.server(range, 2)) {
+      await(*is_asked);
+      one.pull({row});
+    }
+    one.client->advance({});
+    return 0;
+  });
+}
+
+// P12 (e): servers that have others behind them, in trees of several ranges, each in another order.
+TEST(TableHot, RanksThatPullRowsOfManyRangesWaitInNoCircle) {
+  constexpr std::int64_t kMany = 4000;
+  for (const std::uint64_t staleness : {std::uint64_t{0}, std::uint64_t{1}}) {
+    TableOptions options = options_of(kMany, 2);
+    options.staleness = staleness;
+    options.fan_out = 1;
+    options.hot = every(kMany, 1);
+    run_ranks(4, options, [&](Rank& one) {
+      std::mt19937 random(static_cast<unsigned>(one.rank));
+      for (int step = 0; step < 50; ++step) {
+        std::vector<std::int64_t> keys;
+        for (int i = 0; i < 300; ++i) keys.push_back(static_cast<std::int64_t>(random() % kMany));
+        std::ranges::sort(keys);
+        keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+        one.pull(keys);
+        one.add(keys, 1);
+        one.client->advance({});
+        if (random() % 10 == 0) std::this_thread::sleep_for(random() % 20 * 1ms);
+      }
+      return 0;
+    });
   }
 }
 

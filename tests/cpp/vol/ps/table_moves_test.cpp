@@ -154,6 +154,28 @@ TEST(TableMoves, AClockThatWaitsForSlowerRanksGoesToTheNextEditionToo) {
   testing_processes::expect_all_well(job);
 }
 
+// Else its clock would be behind that of a vector that it has folded before: a rank that joins then
+// has the iteration of the vector and the clock before it, and each waits for the others for ever.
+TEST(TableMoves, AClockThatWaitsForNoLiveRankGoesToNoOtherEdition) {
+  Shared<Scene> scene;
+  Shared<std::atomic<bool>> is_dead;
+  Job job(2, [&](dstorm::Bootstrap& bootstrap) {
+    MovingRank one(scene->posts, scene->board, bootstrap.rank(), options_with(1, 0));
+    one.found({0, 1});
+    if (bootstrap.rank() == 1) raise(SIGKILL);
+    await(*is_dead);
+    one.is_called = true;
+    for (std::uint64_t clock = 0; clock < 2 * kMostAhead; ++clock) one.client().advance({});
+    one.is_called = false;
+    one.client().finish({});
+    return 0;
+  });
+  job.wait(1);
+  std::this_thread::sleep_for(200ms);  // until rank 0 knows
+  *is_dead = true;
+  EXPECT_EQ(job.wait(0), 0);
+}
+
 // Process 3 is rank 2, started again.
 TEST(TableMoves, APushOfARankThatIsStartedAgainIsNotTakenForAnEarlierOne) {
   for (const int staleness : {-1, 0}) {

@@ -69,7 +69,7 @@ class Rank {
     group_ = testing_processes::join(bootstrap);
     joining.join();
     thread_.emplace(server_group, options_);
-    client.emplace(group_, options_, nullptr, &*thread_);
+    client.emplace(group_, options_, *thread_);
     thread_->await_made();
   }
   bool is_one_host() const { return group_->is_one_host(); }
@@ -91,6 +91,7 @@ class Rank {
   }
 
   std::uint64_t hot_answers() const { return thread_->hot_answers(); }
+  std::vector<int> behind(std::uint64_t clock) const { return thread_->behind(clock); }
 
   // Servers that are live as far as this rank knows.
   int live() const {

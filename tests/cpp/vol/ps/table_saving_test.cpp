@@ -276,5 +276,45 @@ TEST(TableSaving, OnOneHostRestoredRowsAreReadInPlace) {
   });
 }
 
+// Rank 1 is stopped while rank 0 comes to a clock for which it has no slots left. Then rank 0 makes
+// no call, so that its server tells the clock (P5). What rank 0 sends after a restore is of the
+// time before it, and does not count.
+TEST(TableSaving, AClockWithoutASlotIsToldAndDoesNotCountAfterARestore) {
+  constexpr std::uint64_t kClocks = 40;
+  TableOptions options = options_with(0, 5);
+  Shared<std::atomic<pid_t>> stopped;
+  Shared<std::atomic<bool>> has_sent, has_restored;
+  Shared<std::atomic<int>> meeting;
+  run_ranks(2, options, [&](Rank& one) {
+    const auto restore_clocks = [&] {
+      one.client->drop_pushes({});
+      one.client->await_clocks(std::vector<std::uint64_t>{kClocks, kClocks}, {});
+      one.client->continue_from(std::vector<std::uint64_t>{0, 0}, {});
+    };
+    if (one.rank == 1) {
+      *stopped = getpid();
+      await(*has_sent);
+      while (one.client->clock() < kClocks) one.client->advance({});
+      one.all();  // waits for rank 0
+      restore_clocks();
+      *has_restored = true;
+    } else {
+      while (*stopped == 0) std::this_thread::sleep_for(1ms);
+      testing_table::stop(*stopped);
+      while (one.client->clock() < kClocks) one.client->advance({});
+      *has_sent = true;
+      kill(*stopped, SIGCONT);
+      await(*has_restored);
+      restore_clocks();
+      one.all();  // its messages are taken in their order: those with old clocks as well
+    }
+    meet(*meeting, 2);
+    const std::vector<int> behind = one.behind(1);
+    meet(*meeting, 2);
+    CHECK_THAT(behind == std::vector<int>({0, 1}));
+    return 0;
+  });
+}
+
 }  // namespace
 }  // namespace vol::ps
