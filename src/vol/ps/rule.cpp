@@ -6,8 +6,6 @@
 namespace vol::ps {
 namespace {
 
-constexpr std::size_t kAhead = 16;  // rows that are fetched into the cache before their turn
-
 // Calls step(place of the value, gradient) for each value of the rows. fetch(place) comes before,
 // for the first value of a row.
 template <class T, class Step, class Fetch>
@@ -25,8 +23,8 @@ void each(const Rows& rows, std::int64_t base, std::size_t width, const T* g, St
     return;
   }
   for (std::size_t i = 0; i < rows.count; ++i, g += width) {
-    if (i + kAhead < rows.count) {
-      fetch(static_cast<std::size_t>(rows.keys[i + kAhead] - base) * width);
+    if (i + kRowsAhead < rows.count) {
+      fetch(static_cast<std::size_t>(rows.keys[i + kRowsAhead] - base) * width);
     }
     const std::size_t begin = static_cast<std::size_t>(rows.keys[i] - base) * width;
     for (std::size_t j = 0; j < width; ++j) step(begin + j, g[j]);

@@ -49,6 +49,7 @@ struct Rows {
     return {nullptr, first + static_cast<std::int64_t>(begin), end - begin};
   }
 };
+inline constexpr std::size_t kRowsAhead = 16;  // are fetched into the cache before their turn
 
 // Applies a rule with built-in code to rows of `width` values. `values` begins with row `base`.
 // State k of a value lies in `states` k * `stride` numbers after the place that the value has in

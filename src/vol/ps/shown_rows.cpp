@@ -11,9 +11,8 @@
 namespace vol::ps {
 namespace {
 
-constexpr int kMostCopies = 4;      // of rows that change meanwhile, before they are asked for
-constexpr int kMostLooks = 400;     // at an odd version; a small push takes less than a microsecond
-constexpr std::size_t kAhead = 16;  // rows that are fetched into the cache before their turn
+constexpr int kMostCopies = 4;   // of rows that change meanwhile, before they are asked for
+constexpr int kMostLooks = 400;  // at an odd version; a small push takes less than a microsecond
 constexpr std::size_t kClockAt = dstorm::kLine;
 constexpr std::size_t kVersionsAt = 2 * dstorm::kLine;
 
@@ -128,7 +127,7 @@ void ShownRows::copy(const Rows& rows, std::byte* to) const {
   };
   if (rows.keys == nullptr) return copy_stretch(rows.first, rows.count, to);
   for (std::size_t i = 0; i < rows.count; ++i) {
-    if (i + kAhead < rows.count) __builtin_prefetch(row(rows.keys[i + kAhead]));
+    if (i + kRowsAhead < rows.count) __builtin_prefetch(row(rows.keys[i + kRowsAhead]));
     copy_stretch(rows.keys[i], 1, to + i * row_bytes_);
   }
 }
