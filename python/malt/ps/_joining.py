@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import re
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -146,14 +147,21 @@ def form(
     try:
         make = job.make_further(job.rank, 2 * job.size, Turns(), False)
         clients = make(members, allgather, deadline)
-    except BaseException:
+    except BaseException as error:
         servers.give_up()
+        if type(error) is ConfigError:
+            raise ConfigError(f"{what}: {_with_ranks(str(error), job.size)}") from error
         raise
     try:
         return Formed(clients, servers.join(), ranks)
     except BaseException:
         clients.leave(deadline.left)
         raise
+
+
+def _with_ranks(text: str, size: int) -> str:
+    """Name the ranks of a job of `size` where an error of a table's group names members."""
+    return re.sub(r"\brank (\d+)", lambda member: f"rank {int(member[1]) % size}", text)
 
 
 def _damaged(what: str, rank: int) -> DamagedError:
