@@ -2,15 +2,22 @@
 
 torchrun's agent serves the store at MASTER_ADDR and MASTER_PORT. Under launchers that leave this to
 rank 0, its process serves it, in such a way that torch.distributed shares it.
+
+A store outlives the ranks: torchrun starts new ones after a death, with the same store, and the
+agents of several hosts count these attempts differently. So the ranks of an attempt first meet
+(`meet`), and then use keys of their own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
+import os
+import secrets
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -23,11 +30,106 @@ from malt._errors import ConfigError, Error, PeerError, describe_ranks
 # Seconds between two looks at the store. Its own wait() sees neither a signal nor a death.
 _LEAST_NAP, _MOST_NAP = 0.0005, 0.02
 _SECONDS_MOST = 86400.0
+_LONGER = "malt.init(timeout=...) or MALT_TIMEOUT"
 
-# By address: how often this process has joined through its store, and the store itself where this
-# process serves it: torch.distributed's other ranks may use it as long as they live.
-_joins: dict[tuple[str, int], int] = {}
+# By address: the store itself where this process serves it: torch.distributed's other ranks may use
+# it as long as they live.
 _served: dict[tuple[str, int], Any] = {}
+_PROCESS = secrets.token_hex(8)  # and its forks
+
+
+@contextlib.contextmanager
+def _reached() -> Iterator[None]:
+    """Raise the errors of torch's store as PeerErrors."""
+    try:
+        yield
+    except RuntimeError as error:  # DistError and its kinds
+        raise PeerError(f"torch's store cannot be reached any more: {error}") from error
+
+
+class Patience:
+    """How long a rank waits for others at a store, and what it says then."""
+
+    def __init__(self, timeout: float, find_dead: Callable[[], set[int]], longer: str) -> None:
+        """`find_dead` returns the ranks that are known to be dead: it is no use to wait for them.
+
+        `longer` says how a user sets another time limit.
+        """
+        self._timeout = timeout
+        self._find_dead = find_dead
+        self._longer = longer
+        self._end = time.monotonic() + timeout
+        self._nap = _LEAST_NAP
+
+    def nap(self, missing: set[int]) -> None:
+        """Sleep for a moment, because of the ranks `missing`.
+
+        Raises:
+            malt.PeerError: some of them are dead.
+            malt.TimeoutError: the time is up.
+        """
+        if dead := missing & self._find_dead():
+            raise PeerError(f"{describe_ranks(dead)} died before joining", dead)
+        if missing and time.monotonic() >= self._end:
+            raise errors.TimeoutError(
+                f"{describe_ranks(missing)} did not come within {self._timeout:g} s; a longer "
+                f"limit: {self._longer}",
+                missing,
+            )
+        time.sleep(self._nap)
+        self._nap = min(2 * self._nap, _MOST_NAP)
+
+
+@_reached()
+def meet(store: Any, rank: int, size: int, patience: Patience) -> str:
+    """Wait for the other ranks of this attempt, and return a name that these ranks alone have.
+
+    Each rank draws a number and shows it. It then shows all ranks' numbers that it sees, as a
+    digest, again whenever these change, and has met the others once all ranks show its digest.
+
+    1. A name is of one attempt: the numbers behind it are drawn by its ranks. What a dead rank
+       has left in the store cannot help, since its digest cannot have numbers drawn after its end.
+    2. All ranks of an attempt that meet get the same name: each shows the digest that it returns,
+       and the ranks of an attempt show no other once all their numbers are there.
+    3. Meetings of the same ranks one after the other do not mix: they are numbered. A rank counts
+       those that have succeeded, by its process, in the store: a new process begins with the first.
+    """
+    counted = f"meetings/{rank}"
+    process = f"{os.getpid()} {_PROCESS}"
+    of, _, count = _value(store, counted).decode().rpartition(" ")
+    number = int(count) + 1 if of == process else 1
+    drawn = [f"meeting/{number}/drawn/{each}" for each in range(size)]
+    shown = [f"meeting/{number}/seen/{each}" for each in range(size)]
+    store.set(drawn[rank], secrets.token_bytes(16))
+    told = ""
+    while True:
+        missing = _missing(store, drawn)
+        if not missing:
+            numbers = b"".join(store.multi_get(drawn))
+            seen = hashlib.sha256(numbers).hexdigest()
+            if seen != told:
+                store.set(shown[rank], seen.encode())
+                told = seen
+            missing = _missing(store, shown)
+        if not missing:
+            theirs = [bytes(each).decode() for each in store.multi_get(shown)]
+            missing = {each for each, digest in enumerate(theirs) if digest != seen}
+        if not missing:
+            break
+        patience.nap(missing)
+    store.set(counted, f"{process} {number}".encode())
+    return seen
+
+
+def _value(store: Any, key: str) -> bytes:
+    return bytes(store.get(key)) if store.check([key]) else b""
+
+
+def _missing(store: Any, keys: list[str]) -> set[int]:
+    """Return the places of the keys that are not there."""
+    if store.check(keys):
+        return set()
+    return {place for place, key in enumerate(keys) if not store.check([key])}
 
 
 class TorchStore(Bootstrap):
@@ -42,12 +144,11 @@ class TorchStore(Bootstrap):
         meeting_point: str,
         *,
         find_dead: Callable[[], set[int]] = set,
-        longer: str = "malt.init(timeout=...) or MALT_TIMEOUT",
+        longer: str = _LONGER,
     ) -> None:
         """Use `store` (a torch.distributed.Store), as `rank` of `size`.
 
-        `find_dead` returns the ranks that are known to be dead, for which it is no use to wait.
-        `longer` says how a user sets another time limit.
+        `find_dead` and `longer` are as for Patience.
         """
         self.rank = rank
         self.size = size
@@ -61,35 +162,20 @@ class TorchStore(Bootstrap):
     def allgather(self, data: bytes, timeout: float) -> list[bytes]:
         if self._store is None:
             raise Error("the bootstrap by torch's store is closed, or was left after an error")
-        deadline = time.monotonic() + timeout
+        patience = Patience(timeout, self._find_dead, self._longer)
         keys = [self._key(rank) for rank in range(self.size)]
         try:
-            self._store.set(keys[self.rank], data)
-            self._await(keys, deadline, timeout)
-            parts = [bytes(part) for part in self._store.multi_get(keys)]
-        except RuntimeError as error:  # of torch's: DistError and its kinds
-            raise PeerError(f"torch's store cannot be reached any more: {error}") from error
+            with _reached():
+                self._store.set(keys[self.rank], data)
+                while missing := _missing(self._store, keys):
+                    patience.nap(missing)
+                parts = [bytes(part) for part in self._store.multi_get(keys)]
         finally:
             self._round += 1
         # All have come to this round, so all have read the last one.
         if self._round > 1:
             self._forget(self._round - 2)
         return parts
-
-    def _await(self, keys: list[str], deadline: float, timeout: float) -> None:
-        nap = _LEAST_NAP
-        while not self._store.check(keys):
-            missing = {r for r, key in enumerate(keys) if not self._store.check([key])}
-            if dead := missing & self._find_dead():
-                raise PeerError(f"{describe_ranks(dead)} died before joining", dead)
-            if missing and time.monotonic() >= deadline:
-                raise errors.TimeoutError(
-                    f"{describe_ranks(missing)} did not come within {timeout:g} s; a longer limit: "
-                    f"{self._longer}",
-                    missing,
-                )
-            time.sleep(nap)
-            nap = min(2 * nap, _MOST_NAP)
 
     def _key(self, rank: int) -> str:
         return f"{self._round}/{rank}"
@@ -139,10 +225,11 @@ def join(launcher: Launcher, env: Mapping[str, str], timeout: float) -> Bootstra
         ) from error
     if serves:
         _served[address] = store
-    _joins[address] = _joins.get(address, 0) + 1
-    prefix = f"malt/{env.get('TORCHELASTIC_RESTART_COUNT', '0')}/{_joins[address]}"
-    prefixed = distributed.PrefixStore(prefix, store)
-    return TorchStore(prefixed, launcher.rank, launcher.size, launcher.name, host)
+    of_jobs = distributed.PrefixStore("malt", store)
+    patience = Patience(timeout, set, _LONGER)
+    attempt = meet(of_jobs, launcher.rank, launcher.size, patience)
+    own = distributed.PrefixStore(attempt, of_jobs)
+    return TorchStore(own, launcher.rank, launcher.size, launcher.name, host)
 
 
 def _import_torch(launcher: Launcher) -> Any:

@@ -165,16 +165,40 @@ def test_ranks_of_two_agents_of_torchrun_join_and_join_again(tmp_path: Path) -> 
 
 
 def test_ranks_join_again_after_torchrun_has_restarted_them(tmp_path: Path) -> None:
+    """By two agents, which count the restarts differently: the ranks of one do not fail."""
     body = TWICE.replace(
         "sums = []",
-        "sums = []; malt.init(); malt.barrier()\n"
-        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': os._exit(3)\n"
-        "malt.finalize()",
-    )
-    job = torchrun(tmp_path, body, "--standalone", "--nproc-per-node=2", "--max-restarts=1")
-    output, _ = job.communicate(timeout=100)
-    assert job.returncode == 0, output
+        """sums = []; malt.init(); malt.barrier()
+if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and not os.path.exists('failed'):
+    try:
+        open('fails', 'x').close()
+    except FileExistsError:
+        time.sleep(100)
+    time.sleep(1)
+    open('failed', 'x').close()
+    os._exit(3)
+malt.finalize()""",
+    ).replace("import ", "import time, ", 1)
+    body += "print('restart', os.environ['TORCHELASTIC_RESTART_COUNT'])"
+    place = f"127.0.0.1:{free_port()}"
+    agents = [
+        torchrun(
+            tmp_path,
+            body,
+            *("--nnodes=2", "--nproc-per-node=1", "--max-restarts=1"),
+            *("--rdzv-backend=c10d", f"--rdzv-endpoint={place}", "--rdzv-id=job"),
+            "--local-addr=127.0.0.1",
+        )
+        for _ in range(2)
+    ]
+    outputs = []
+    for agent in agents:
+        output, _ = agent.communicate(timeout=100)
+        assert agent.returncode == 0, output
+        outputs.append(output)
     assert sums(tmp_path) == ["[3.0, 3.0] 2"] * 2
+    assert "restart 0" in "".join(outputs)
+    assert "restart 1" in "".join(outputs)
 
 
 # Each rank's process, and how often the ranks have averaged since.

@@ -28,13 +28,10 @@ class Core:
     def __init__(
         self, store: dist.Store, rank: int, size: int, names: Sequence[int], timeout: float
     ) -> None:
-        # A program may destroy its group, and make another one over the same store.
-        number = store.add(f"malt/{rank}", 1)
-        store = dist.PrefixStore(f"malt/{number}", store)
         self.members = Members(store, rank, size, names, timeout, _dead_in_world)
         self.is_world = not names
         self.line = Line("malt collectives")
-        self.mail = Mail(self.members, store)
+        self.mail = Mail(self.members, self.members.store)
         self.title = "malt"  # of the events that a profiler records
         self._number = 0
         # The synchronous call of the main thread whose end nobody has waited for.

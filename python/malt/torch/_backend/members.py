@@ -17,7 +17,7 @@ from malt._job.joining import form_group
 from malt.torch._backend.errors import PeerError, TimeoutError, translated  # noqa: A004
 from malt.torch._backend.limits import deadline_in, time_left
 from malt.torch._backend.reducers import Reducers
-from malt.torch._backend.store_bootstrap import bootstrap_over
+from malt.torch._backend.store_bootstrap import bootstrap_over, own_part
 
 SLOT_BYTES = 512 << 10  # the part of a buffer that is sent at a time
 # Few ranks of one host fold all of a tensor, each by itself: what they read of one another is in
@@ -78,6 +78,7 @@ class Members:
         size: how many ranks the group has.
         names: the rank in the whole job of each rank, for errors.
         timeout: seconds after which a call that has no limit of its own gives up.
+        store: the part of the given one that these processes alone use.
     """
 
     def __init__(
@@ -106,16 +107,19 @@ class Members:
         self._folds_all = False
         # The call that did not come to its end, whom it waited for, and the ranks that were dead.
         self._failed: tuple[str, str, tuple[int, ...]] | None = None
+        self.store = store
         if size > 1:
             deadline = deadline_in(timeout)
+
+            def find_dead_members() -> set[int]:
+                return {self.names.index(each) for each in find_dead() & {*self.names}}
+
             with translated("init_process_group", self.names):
+                self.store = own_part(store, rank, size, timeout, find_dead_members)
                 bootstrap = bootstrap_over(
-                    dist.PrefixStore("members", store),
-                    rank,
-                    size,
-                    lambda: {self.names.index(each) for each in find_dead() & {*self.names}},
+                    dist.PrefixStore("members", self.store), rank, size, find_dead_members
                 )
-                self._group = form_group(bootstrap, timeout)
+                self._group = form_group(bootstrap, time_left(deadline))
                 self._exchange = Exchange(
                     self._group, "exchange 0", SLOT_BYTES, time_left(deadline)
                 )

@@ -6,7 +6,17 @@ from collections.abc import Callable
 
 import torch.distributed as dist
 
-from malt._bootstrap.torch_store import TorchStore
+from malt._bootstrap.torch_store import Patience, TorchStore, meet
+
+_LONGER = "init_process_group(timeout=...)"
+
+
+def own_part(
+    store: dist.Store, rank: int, size: int, timeout: float, find_dead: Callable[[], set[int]]
+) -> dist.Store:
+    """Return a part of `store` for these ranks, which earlier processes have not used."""
+    store = dist.PrefixStore("malt", store)
+    return dist.PrefixStore(meet(store, rank, size, Patience(timeout, find_dead, _LONGER)), store)
 
 
 def bootstrap_over(
@@ -20,7 +30,7 @@ def bootstrap_over(
         "torch.distributed",
         _host_of(store),
         find_dead=find_dead,
-        longer="init_process_group(timeout=...)",
+        longer=_LONGER,
     )
 
 
