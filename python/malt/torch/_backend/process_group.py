@@ -16,8 +16,10 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from malt._errors import ConfigError
+from malt.torch._backend.compiled import keep_uncompiled
 from malt.torch._backend.core import Core
 from malt.torch._backend.operations import Operations
+from malt.torch._backend.work import Call
 
 
 class MaltProcessGroup(Operations, dist.ProcessGroup):  # type: ignore[misc] # PyTorch is optional
@@ -151,4 +153,5 @@ def _other_devices() -> str:
 def register() -> None:
     """Make `malt` a name that torch.distributed.init_process_group() knows. Idempotent."""
     if dist.is_available() and "MALT" not in dist.Backend._plugins:
+        keep_uncompiled(Operations, MaltProcessGroup, MixedProcessGroup, Call)
         dist.Backend.register_backend("malt", create, extended_api=True, devices=["cpu", "cuda"])

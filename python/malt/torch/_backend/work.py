@@ -287,10 +287,17 @@ class Line:
     ) -> Call:
         """Make the call `step`, in the thread if `is_async` or if it still has earlier calls.
 
-        A call that a future's callback makes in the thread itself is made at once.
+        The thread calls the callbacks of a call's future before it makes the next call. It makes
+        the calls of a callback at once, as the callback may wait for them, on all ranks before that
+        next call.
         """
-        is_inside = threading.current_thread() is self._thread
-        if is_async or (self._unended and not is_inside):
+        if threading.current_thread() is self._thread:
+            call = self._pending(tensors, stream)
+            with _lock:
+                self._unended += 1
+            self._make(step, call)
+            return call
+        if is_async or self._unended:
             return self.later(step, tensors, stream)
         with self._turn:
             step()
@@ -300,9 +307,14 @@ class Line:
 
     def later(self, step: Step, tensors: Any, stream: OnStream | None = None) -> Call:
         """Make the call `step` in the thread."""
+        call = self._pending(tensors, stream)
+        self.put(step, call)
+        return call
+
+    @staticmethod
+    def _pending(tensors: Any, stream: OnStream | None) -> Call:
         call = Call.pending(tensors)
         call.stream = stream
-        self.put(step, call)
         return call
 
     @uninterrupted
@@ -321,16 +333,20 @@ class Line:
 
     def _run(self) -> None:
         while (entry := self._waiting.get()) is not None:
-            step, call = entry
-            error: BaseException | None = None
-            source = -1
-            try:
-                with self._turn:
-                    found = step()
-                source = found if isinstance(found, int) else -1
-            except BaseException as raised:  # the caller's wait() raises it
-                error = raised
-            with _lock:
-                self._unended -= 1
-            call.end(error, source)
-            del entry, step, call, error
+            self._make(*entry)
+            del entry
+
+    def _make(self, step: Step, call: Call) -> None:
+        """Make a call in the thread, and end it."""
+        error: BaseException | None = None
+        source = -1
+        try:
+            with self._turn:
+                found = step()
+            source = found if isinstance(found, int) else -1
+        except BaseException as raised:  # the caller's wait() raises it
+            error = raised
+        with _lock:
+            self._unended -= 1
+        call.end(error, source)
+        del error  # its traceback has this frame
