@@ -1,4 +1,4 @@
-"""DDP (also compiled, and with PowerSGD), FSDP2, checkpoints, ZeRO, local SGD and Lightning.
+"""DDP (also compiled, and with PowerSGD), FSDP2, pipelines, checkpoints, ZeRO and Lightning.
 
 They run unchanged, with gloo's losses.
 """
@@ -82,6 +82,22 @@ def results(name):
     checkpoint.load(state, checkpoint_id=here / f"saved-{name}")
     found["checkpoint"] = all(torch.equal(state[key].full_tensor(), value)
                               for key, value in before.items()) and len(before) > 4
+    saved = checkpoint.async_save(state, checkpoint_id=here / f"later-{name}")
+    saved.result()
+    found["later"] = (here / f"later-{name}" / ".metadata").exists()
+
+    layers = network()
+    stage = PipelineStage([layers[:3], layers[3:]][rank], rank, size, torch.device("cpu"))
+    schedule = ScheduleGPipe(stage, 2, loss_fn=nn.functional.cross_entropy)
+    optimizer = torch.optim.SGD(stage.submod.parameters(), lr=0.1)
+    losses = []
+    torch.manual_seed(5)
+    for _ in range(4):
+        x, y = torch.randn(8, 16), torch.randint(4, (8,))
+        optimizer.zero_grad()
+        schedule.step(*[x][rank:], target=y if rank else None, losses=losses if rank else None)
+        optimizer.step()
+    found["pipeline"] = [loss.item() for loss in losses]
     dist.destroy_process_group()
     return found
 
@@ -89,6 +105,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
     import torch.distributed.checkpoint as checkpoint
     from torch.distributed.checkpoint.state_dict import get_model_state_dict
     tell(malt=results("malt"), gloo=results("gloo"))
@@ -98,11 +115,13 @@ with warnings.catch_warnings():
 def test_losses_equal_those_of_gloo(tmp_path: Path) -> None:
     ranks = run_ranks(tmp_path, 2, TRAINING, limit=180)
     for by_gloo, by_malt in zip(ranks.each("gloo"), ranks.each("malt"), strict=True):
-        for kind in ("ddp", "compiled", "zero", "local", "fsdp"):
+        for kind in ("ddp", "compiled", "zero", "local", "fsdp", "pipeline"):
             assert by_malt[kind] == by_gloo[kind], kind
         # The last bits of PowerSGD's QR factors depend on where its matrices lie, with gloo too.
         assert by_malt["power"] == pytest.approx(by_gloo["power"], rel=1e-5)
         assert by_malt["checkpoint"]
+        assert by_malt["later"]
+    assert len(ranks.each("malt")[1]["pipeline"]) == 2  # of the last step's parts
 
 
 LIGHTNING = """

@@ -59,6 +59,17 @@ class MaltProcessGroup(Operations, dist.ProcessGroup):  # type: ignore[misc] # P
     def get_group_store(self) -> dist.Store:
         return self._store
 
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """The devices that torch may give the group tensors of by itself."""
+        return [torch.device("cpu")]
+
+    def get_backend(self, _device: torch.device | str) -> dist.ProcessGroup:
+        """Return what makes the calls about a device's tensors."""
+        return self
+
+    _get_backend = get_backend
+
 
 class MixedProcessGroup(MaltProcessGroup):
     """A process group of CPU tensors that hands on the calls about those of other backends.
@@ -72,6 +83,16 @@ class MixedProcessGroup(MaltProcessGroup):
     def __init__(self, store: dist.Store, core: Core, others: dist.ProcessGroup) -> None:
         super().__init__(store, core)
         self.others = others
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu"), *self.others._device_types]
+
+    def get_backend(self, device: torch.device | str) -> dist.ProcessGroup:
+        is_own = torch.device(device).type == "cpu"
+        return self if is_own else self.others._get_backend(torch.device(device))
+
+    _get_backend = get_backend
 
 
 def _device_of(arguments: tuple[Any, ...]) -> str:
