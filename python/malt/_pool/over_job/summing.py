@@ -10,6 +10,8 @@
    missed; what comes later all the same is dropped. So are messages of another call.
 4. A chunk of a dead rank is not done by rank 0, as long as there is another rank: the function may
    end the process that it is called in.
+5. The inbox's thread may be in the middle of an answer, which is no longer in a backlog and not yet
+   in the sum. So the rank's own thread looks at both with the lock.
 """
 
 from __future__ import annotations
@@ -76,20 +78,22 @@ class Summing:
         `show` is called with the number of chunks that are done whenever a rank has answered.
         """
         with inbox.listening(self.attend):
-            while todo := self._plan.todo():
+            while True:
+                with inbox.lock:  # rule 5
+                    inbox.check()
+                    if not self._backlogs:
+                        if not (todo := self._plan.todo()):
+                            break
+                        self._deal(todo)
+                if self._own:
+                    self._compute(inbox, function)
                 with inbox.lock:
                     inbox.check()
-                    self._deal(todo)
-                while self._backlogs:
-                    if self._own:
-                        self._compute(inbox, function)
-                    with inbox.lock:
-                        inbox.check()
-                        live = self.attend()
-                        if self._backlogs and not self._own:
-                            self._messenger.wait(live)
-                    if show is not None:
-                        show(self._done)
+                    live = self.attend()
+                    if self._backlogs and not self._own:
+                        self._messenger.wait(live)
+                if show is not None:
+                    show(self._done)
             return self._plan.total()
 
     def attend(self) -> list[int]:
