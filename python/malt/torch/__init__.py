@@ -13,6 +13,7 @@ imports. The tensors that are exchanged are in the memory of the CPU or of an
 NVIDIA GPU.
 """
 
+from malt._backend_name import register as _register
 from malt._distribution import pip_install as _pip_install
 
 try:
@@ -24,7 +25,6 @@ except ImportError as error:
 
 from malt.torch._average import Average, average
 from malt.torch._backend.members import keep_going
-from malt.torch._backend.process_group import register as _register
 from malt.torch._diloco import DiLoCo
 from malt.torch._gossip import Gossip, gossip
 from malt.torch._gradients import GradientExchange

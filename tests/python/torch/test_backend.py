@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from torch_ranks import Ranks, import_torch, run_ranks, torchrun
+from torch_ranks import Ranks, import_torch, run_ranks, run_script, torchrun
 
 import_torch()
 
@@ -425,3 +425,18 @@ def test_a_group_is_made_again_over_the_same_store(tmp_path: Path) -> None:
     ranks = run_ranks(tmp_path, 2, AGAIN)
     assert ranks.told[0]["found"] == [[0.0, 0.0], [2.0, 0.0], [4.0, 0.0]]
     assert ranks.told[1]["found"] == [[0.0, 0.0], [2.0, 1.0], [4.0, 2.0]]
+
+
+def test_a_program_need_only_name_the_backend(tmp_path: Path) -> None:
+    """`import torch` makes the name known, and loads no more of MALT until a group is made."""
+    script = """
+import sys, torch, torch.distributed as dist
+before = sorted(name for name in sys.modules if name.split(".")[0] == "malt")
+dist.init_process_group("malt", store=dist.HashStore(), rank=0, world_size=1)
+tensor = torch.ones(3)
+dist.all_reduce(tensor)
+print(before, tensor.tolist(), dist.get_backend())
+dist.destroy_process_group()
+"""
+    output = run_script(tmp_path, script, limit=60)
+    assert output == "['malt', 'malt._backend_name'] [1.0, 1.0, 1.0] malt\n"

@@ -64,7 +64,7 @@ class MaltProcessGroup(Operations, dist.ProcessGroup):  # type: ignore[misc] # P
         """The devices that torch may give the group tensors of by itself."""
         return [torch.device("cpu")]
 
-    def get_backend(self, _device: torch.device | str) -> dist.ProcessGroup:
+    def get_backend(self, device: torch.device | str) -> dist.ProcessGroup:  # noqa: ARG002
         """Return what makes the calls about a device's tensors."""
         return self
 
@@ -137,8 +137,8 @@ def core_of(group: dist.ProcessGroup) -> Core:
     return group.core
 
 
-def create(options: Any, _: Any = None) -> MaltProcessGroup:
-    """Make a process group. torch calls this. Collective."""
+def create(options: Any) -> MaltProcessGroup:
+    """Make a process group, for torch. Collective."""
     core = Core(
         options.store,
         options.group_rank,
@@ -164,15 +164,12 @@ def create(options: Any, _: Any = None) -> MaltProcessGroup:
 def _other_devices() -> str:
     """Return the devices for which torch wants other backends in this group: "cuda:nccl", or "".
 
-    torch tells a plug-in nothing of them, so this looks at the variables of torch's function.
+    torch tells a plug-in nothing of them, so this looks at the variables of torch's function, which
+    calls malt._backend_name, which calls create().
     """
-    config = sys._getframe(2).f_locals.get("backend_config")
+    config = sys._getframe(3).f_locals.get("backend_config")
     backends = {} if config is None else config.get_device_backend_map()
     return ",".join(f"{device}:{name}" for device, name in backends.items() if name != "malt")
 
 
-def register() -> None:
-    """Make `malt` a name that torch.distributed.init_process_group() knows. Idempotent."""
-    if dist.is_available() and "MALT" not in dist.Backend._plugins:
-        keep_uncompiled(Operations, MaltProcessGroup, MixedProcessGroup, Call)
-        dist.Backend.register_backend("malt", create, extended_api=True, devices=["cpu", "cuda"])
+keep_uncompiled(Operations, MaltProcessGroup, MixedProcessGroup, Call)

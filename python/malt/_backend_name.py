@@ -1,0 +1,29 @@
+"""Makes `malt` the name of a backend of torch.distributed, without importing what makes its groups.
+
+`import torch` calls register() at its end, by the entry point in the group "torch.backends", and
+`import malt.torch` does. So a program need only name the backend.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from typing import Any
+
+
+def register() -> None:
+    """Add the name, unless it is there or this PyTorch takes none. Idempotent.
+
+    It raises nothing: an exception would end the user's `import torch`.
+    """
+    with contextlib.suppress(Exception):
+        import torch.distributed as dist
+
+        if dist.is_available() and "MALT" not in dist.Backend._plugins:
+            devices = ["cpu", "cuda"]
+            dist.Backend.register_backend("malt", _create, extended_api=True, devices=devices)
+
+
+def _create(options: Any, _: Any = None) -> Any:
+    """Make a process group. torch calls this. Collective."""
+    return importlib.import_module("malt.torch._backend.process_group").create(options)
