@@ -123,8 +123,8 @@ def note_left_allreduce(name: str, ranks: list[int]) -> None:
         return  # under --respawn and --elastic ranks come and go
     _noted.append(
         f"vector '{name}': {describe_ranks(ranks)} left the job before this rank's last "
-        "allreduce(), so its result has nothing from there: give all ranks equally many calls, or "
-        "each malt.shard(..., even=True)"
+        "allreduce(), so its result has nothing from there. Unless the job was being stopped, give "
+        "all ranks equally many calls, or each malt.shard(..., even=True)"
     )
 
 

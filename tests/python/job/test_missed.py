@@ -40,8 +40,8 @@ def test_allreduces_that_a_rank_makes_without_another_are_told_in_a_line(tmp_pat
     result = run_job(tmp_path, 2, loop, MORE=1)
     assert result.output == (
         "[1] vector 'vector-1': rank 0 left the job before this rank's last allreduce(), so its "
-        "result has nothing from there: give all ranks equally many calls, or each "
-        "malt.shard(..., even=True)\n"
+        "result has nothing from there. Unless the job was being stopped, give all ranks equally "
+        "many calls, or each malt.shard(..., even=True)\n"
     )
     assert run_job(tmp_path, 2, loop, MORE=0).output == ""
 
