@@ -27,7 +27,7 @@ while not over:
     sums = {}
     for turn in (1, 2):
         given = 10.0 ** turn * (rank + 1)
-        x = torch.tensor([given])
+        x = torch.tensor([given], dtype=dtype)
         def call():
             dist.all_reduce(x, group=group)
         try:
@@ -47,15 +47,19 @@ tell(found=found)
 """
 
 
-def test_a_repeated_call_is_never_paired_with_a_later_one(tmp_path: Path) -> None:
-    ranks = run_ranks(tmp_path, 2, CALLS)
+@pytest.mark.parametrize(("dtype", "moments"), [("float32", 30), ("float16", 40)])
+def test_a_repeated_call_is_never_paired_with_a_later_one(
+    tmp_path: Path, dtype: str, moments: int
+) -> None:
+    """A sum of float32 takes a shorter way, `sum_at_once`."""
+    ranks = run_ranks(tmp_path, 2, f"dtype = torch.{dtype}\n{CALLS}")
     left = 0
     for (_, there), (where, here) in zip(*ranks.each("found"), strict=True):
         for sums in (there, here):
             for turn, got in sums.items():
                 assert got == 3 * 10.0**turn or "did not come" in got or "left" in got, (where, got)
         left += isinstance(here[1], str)
-    assert len(ranks.each("found")[0]) > 40
+    assert len(ranks.each("found")[0]) > moments
     assert left > 5, "an interrupt behind the exchange ends the group on this rank"
 
 

@@ -62,6 +62,10 @@ def goes_on() -> bool:
     return _going_on
 
 
+def _name_of_sum(count: int, dtype: torch.dtype, mean: bool) -> str:
+    return f"all_reduce of {count} elements of {dtype} by {'AVG' if mean else 'SUM'}"
+
+
 class Held(IntEnum):
     """Whether a rank has the values of a broadcast."""
 
@@ -244,11 +248,26 @@ class Members:
         its next one has not the number of the others', and all get an error. If keep_going() holds,
         PeerError is one on all ranks.
         """
-        self._check_in_step()
+        self._begin()
+        with self._ending(call, deadline):
+            yield
+
+    def _begin(self) -> None:
+        """Begin a call: give it its number.
+
+        Raises:
+            PeerError: an earlier call has not come to its end on this rank.
+        """
+        if self._failed is not None:
+            self._check_in_step()
         self._has_begun = self._may_be_out_of_step = False
         self._call = self._call % _MOST_CALLS + 1
         if self._exchange is not None:
             self._exchange.begin_call(self._call)
+
+    @contextmanager
+    def _ending(self, call: str, deadline: float) -> Iterator[None]:
+        """End a call as in_step() says."""
         try:
             try:
                 yield
@@ -362,7 +381,10 @@ class Members:
         if self._exchange is None:
             return
         count, dtype = tensor.numel(), tensor.dtype
-        what = f"all_reduce of {count} elements of {dtype} by {'AVG' if mean else 'SUM'}"
+        if not tensor.is_cuda and self._folds(count, dtype):
+            self._fold(tensor, count, mean, deadline)
+            return
+        what = _name_of_sum(count, dtype, mean)
         if not count:  # another rank may have some
             self.run([], [], what, deadline, _going_on)
             return
@@ -372,18 +394,51 @@ class Members:
             self._reduce_on_gpu(whole.view(-1), mean, what, deadline)
             if whole is not tensor:
                 tensor.copy_(whole)
-        elif not _going_on and (self._folds_all or count * dtype.itemsize <= _FOLD_BYTES):
-            left = time_left(deadline)
-            try:
-                self._exchange.fold(tensor.data_ptr(), count, _NUMBERS[dtype], mean, left)
-            except errors.ConfigError:  # all ranks have one
-                self._explain(what, deadline)
-                raise
         else:
             reducer = self.reducers.on_host(dtype, count, deadline, what)
             left = time_left(deadline)
             others = reducer.allreduce(tensor.data_ptr(), count, mean, left, self._call)
             self._make_up(tensor, others, mean, what, deadline)
+
+    def fold_at_once(self, tensor: torch.Tensor, mean: bool, deadline: float) -> bool:
+        """Make a whole call: in_step() and reduce() for a tensor that takes neither much time.
+
+        Returns:
+            False: nothing was done, as the tensor is not plain or takes more than a fold.
+        """
+        if not (
+            tensor.is_cpu
+            and tensor.layout is torch.strided
+            and (dtype := tensor.dtype) in NATIVE
+            and self._exchange is not None
+            and self._folds(count := tensor.numel(), dtype)
+            and tensor.is_contiguous()
+            and not tensor.is_neg()
+        ):
+            return False
+        self._begin()
+        try:
+            self._fold(tensor, count, mean, deadline)
+        except BaseException:
+            with self._ending("all_reduce", deadline):
+                raise
+        return True
+
+    def _folds(self, count: int, dtype: torch.dtype) -> bool:
+        """Return whether reduce() folds tensors of the host of so many elements: as all ranks."""
+        is_short = self._folds_all or count * dtype.itemsize <= _FOLD_BYTES
+        return is_short and count > 0 and not _going_on
+
+    def _fold(self, tensor: torch.Tensor, count: int, mean: bool, deadline: float) -> None:
+        """Have each rank fold all ranks' values by itself."""
+        assert self._exchange is not None
+        self._has_begun = True
+        number = _NUMBERS[tensor.dtype]
+        try:
+            self._exchange.fold(tensor.data_ptr(), count, number, mean, time_left(deadline))
+        except errors.ConfigError:  # all ranks have one
+            self._explain(_name_of_sum(count, tensor.dtype, mean), deadline)
+            raise
 
     def _make_up(
         self, tensor: torch.Tensor, others: list[int], mean: bool, what: str, deadline: float

@@ -69,6 +69,8 @@ class Operations:
             raise
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Call:
+        if (call := self.core.sum_at_once(tensors, opts)) is not None:
+            return call
         tensor = self._one("all_reduce", tensors, opts)
         return self.core.call(
             "all_reduce", opts, [tensor], collectives.all_reduce, tensor, _op(opts)

@@ -268,11 +268,15 @@ class Blocking:
 
 
 class Line:
-    """Makes calls in their order: at once in the caller's thread, or in a thread of its own."""
+    """Makes calls in their order: at once in the caller's thread, or in a thread of its own.
+
+    Attributes:
+        turn: held by the thread whose call is being made.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._turn = threading.Lock()  # held by the thread whose call is being made
+        self.turn = threading.Lock()
         self._waiting: queue.SimpleQueue[tuple[Step, Call] | None] = queue.SimpleQueue()
         self._unended = 0  # calls that the thread has yet to end
         self._thread: threading.Thread | None = None
@@ -299,7 +303,7 @@ class Line:
             return call
         if is_async or self._unended:
             return self.later(step, tensors, stream)
-        with self._turn:
+        with self.turn:
             step()
         call = Call(tensors)
         call.stream = stream
@@ -341,7 +345,7 @@ class Line:
         error: BaseException | None = None
         source = -1
         try:
-            with self._turn:
+            with self.turn:
                 found = step()
             source = found if isinstance(found, int) else -1
         except BaseException as raised:  # the caller's wait() raises it
