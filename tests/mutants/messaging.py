@@ -110,8 +110,23 @@ MUTANTS = {
     "CALLS_OVERTAKE": Mutant(
         "backend",
         "torch._backend.work",
-        "if is_async or (self._unended and not is_inside):",
+        "if is_async or self._unended:",
         "if is_async:",
+    ),
+    # So does a sum that is made the short way.
+    "SUMS_OVERTAKE": Mutant(
+        "backend",
+        "torch._backend.core",
+        "            or not self.line.is_idle\n",
+        "",
+    ),
+    # A sum that fails on the short way is not ended as other calls are.
+    "SUMS_DO_NOT_END": Mutant(
+        "backend",
+        "torch._backend.members",
+        """            with self._ending("all_reduce", deadline):
+                raise""",
+        "            raise",
     ),
     # Errors have the ranks of the group instead of those of the job.
     "NAMES_OF_GROUP": Mutant(

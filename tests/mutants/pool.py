@@ -104,8 +104,8 @@ MUTANTS = {
     # Over a job, what a dead rank was given is not given to another one.
     "NOT_GIVEN_AGAIN": Mutant(
         "over_job.summing",
-        "while todo := self._plan.todo():",
-        "if todo := self._plan.todo():",
+        "if not (todo := self._plan.todo()):",
+        "if not (todo := self._plan.todo()) or self._done:",
         f"{OVER_JOB}::test_chunks_of_ranks_that_die_are_done_by_others[shm]",
     ),
     # Rank 0 does the chunks in which other ranks have died.

@@ -81,7 +81,7 @@ class Core:
             begin = self._to_be_taken(name, begin)
         return self.recorded(name, tensors if shown is None else shown, begin)
 
-    def sum_at_once(self, tensors: Any, opts: Any) -> Call | None:
+    def sum_at_once(self, tensors: Any, opts: Any, op: ReduceOp) -> Call | None:
         """Make the call all_reduce as call() does, in less time, if that is all that it takes.
 
         Such a call is synchronous, of the main thread, and sums a short plain tensor of the host.
@@ -96,12 +96,11 @@ class Core:
             or torch.autograd._profiler_enabled()
         ):
             return None
-        op = opts.reduceOp
         mean = op == ReduceOp.AVG
         if not mean and op != ReduceOp.SUM:
             return None
         members = self.members
-        deadline = deadline_in(seconds_of(opts.timeout, members.timeout))
+        deadline = deadline_in(seconds_of(getattr(opts, "timeout", None), members.timeout))
         self._untaken = "all_reduce"
         try:
             with self.line.turn:

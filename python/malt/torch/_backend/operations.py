@@ -69,12 +69,11 @@ class Operations:
             raise
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Call:
-        if (call := self.core.sum_at_once(tensors, opts)) is not None:
+        op = _op(opts)
+        if (call := self.core.sum_at_once(tensors, opts, op)) is not None:
             return call
         tensor = self._one("all_reduce", tensors, opts)
-        return self.core.call(
-            "all_reduce", opts, [tensor], collectives.all_reduce, tensor, _op(opts)
-        )
+        return self.core.call("all_reduce", opts, [tensor], collectives.all_reduce, tensor, op)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Call:
         return self.core.call(
