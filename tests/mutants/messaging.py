@@ -120,14 +120,6 @@ MUTANTS = {
         "            or not self.line.is_idle\n",
         "",
     ),
-    # A sum that fails on the short way is not ended as other calls are.
-    "SUMS_DO_NOT_END": Mutant(
-        "backend",
-        "torch._backend.members",
-        """            with self._ending("all_reduce", deadline):
-                raise""",
-        "            raise",
-    ),
     # Errors have the ranks of the group instead of those of the job.
     "NAMES_OF_GROUP": Mutant(
         "backend",
