@@ -17,14 +17,14 @@ from malt.torch._backend.limits import time_left
 _TAG_BITS = 27  # of the 32 of a link's tag
 _MOST_TAG = (1 << _TAG_BITS) - 1
 # A dtype's number is its place here, as all ranks have it. All others have the number after these.
+# Older versions of PyTorch lack some.
 _DTYPES = (
-    *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int8),
-    *(torch.int16, torch.int32, torch.int64, torch.bool, torch.complex64, torch.complex128),
-    *(torch.complex32, torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn),
-    *(torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu),
+    *("float32", "float64", "float16", "bfloat16", "uint8", "int8", "int16", "int32", "int64"),
+    *("bool", "complex64", "complex128", "complex32", "uint16", "uint32", "uint64"),
+    *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"),
 )
-_NUMBERS = {dtype: number for number, dtype in enumerate(_DTYPES)}
-_NAMES = [*map(str, _DTYPES), "another dtype"]
+_NUMBERS = {getattr(torch, name, name): number for number, name in enumerate(_DTYPES)}
+_NAMES = [*(f"torch.{name}" for name in _DTYPES), "another dtype"]
 
 
 def check_tag(tag: int) -> None:
