@@ -84,7 +84,7 @@ class Core:
     def sum_at_once(self, tensors: Any, opts: Any, op: ReduceOp) -> Call | None:
         """Make the call all_reduce as call() does, in less time, if that is all that it takes.
 
-        Such a call is synchronous, of the main thread, and sums a short plain tensor of the host.
+        Such a call is synchronous, of the main thread, and sums a plain tensor of the host.
         Returns None for any other one, of which nothing was done.
         """
         if (
@@ -104,7 +104,7 @@ class Core:
         self._untaken = "all_reduce"
         try:
             with self.line.turn:
-                is_made = members.fold_at_once(tensors[0], mean, deadline)
+                is_made = members.reduce_at_once(tensors[0], mean, deadline)
         except Error:
             self._untaken = None
             with translated("all_reduce", members.names):

@@ -400,25 +400,24 @@ class Members:
             others = reducer.allreduce(tensor.data_ptr(), count, mean, left, self._call)
             self._make_up(tensor, others, mean, what, deadline)
 
-    def fold_at_once(self, tensor: torch.Tensor, mean: bool, deadline: float) -> bool:
-        """Make a whole call: in_step() and reduce() for a tensor that takes neither much time.
+    def reduce_at_once(self, tensor: torch.Tensor, mean: bool, deadline: float) -> bool:
+        """Make a whole call: in_step() and reduce(), in less time.
 
         Returns:
-            False: nothing was done, as the tensor is not plain or takes more than a fold.
+            False: nothing was done, as it takes more.
         """
         if not (
             tensor.is_cpu
             and tensor.layout is torch.strided
-            and (dtype := tensor.dtype) in NATIVE
-            and self._exchange is not None
-            and self._folds(count := tensor.numel(), dtype)
+            and tensor.dtype in NATIVE
             and tensor.is_contiguous()
             and not tensor.is_neg()
+            and not _going_on
         ):
             return False
         self._begin()
         try:
-            self._fold(tensor, count, mean, deadline)
+            self.reduce(tensor, mean, deadline)
         except BaseException:
             with self._ending("all_reduce", deadline):
                 raise
