@@ -20,5 +20,6 @@ target_link_options(_core PRIVATE
 set_property(TARGET _core APPEND PROPERTY LINK_DEPENDS
              "${PROJECT_SOURCE_DIR}/cmake/python_exports.map")
 install(TARGETS _core LIBRARY DESTINATION malt COMPONENT python)
+install(FILES "${PROJECT_SOURCE_DIR}/python/malt_torch_backend.py" DESTINATION . COMPONENT python)
 # The extension finds the witness beside itself.
 install(TARGETS malt_witness RUNTIME DESTINATION malt COMPONENT python)

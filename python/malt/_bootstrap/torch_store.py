@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
-import os
 import secrets
 import sys
 import time
@@ -35,7 +34,6 @@ _LONGER = "malt.init(timeout=...) or MALT_TIMEOUT"
 # By address: the store itself where this process serves it: torch.distributed's other ranks may use
 # it as long as they live.
 _served: dict[tuple[str, int], Any] = {}
-_PROCESS = secrets.token_hex(8)  # and its forks
 
 
 @contextlib.contextmanager
@@ -48,7 +46,11 @@ def _reached() -> Iterator[None]:
 
 
 class Patience:
-    """How long a rank waits for others at a store, and what it says then."""
+    """How long a rank waits for others at a store, and what it says then.
+
+    Attributes:
+        is_over: the next nap() raises TimeoutError.
+    """
 
     def __init__(self, timeout: float, find_dead: Callable[[], set[int]], longer: str) -> None:
         """`find_dead` returns the ranks that are known to be dead: it is no use to wait for them.
@@ -59,6 +61,7 @@ class Patience:
         self._find_dead = find_dead
         self._longer = longer
         self._end = time.monotonic() + timeout
+        self.is_over = False
         self._nap = _LEAST_NAP
 
     def nap(self, missing: set[int]) -> None:
@@ -66,11 +69,11 @@ class Patience:
 
         Raises:
             malt.PeerError: some of them are dead.
-            malt.TimeoutError: the time is up.
+            malt.TimeoutError: the time was up before the caller looked for them.
         """
         if dead := missing & self._find_dead():
             raise PeerError(f"{describe_ranks(dead)} died before joining", dead)
-        if missing and time.monotonic() >= self._end:
+        if self.is_over and missing:
             raise errors.TimeoutError(
                 f"{describe_ranks(missing)} did not come within {self._timeout:g} s; a longer "
                 f"limit: {self._longer}",
@@ -78,6 +81,7 @@ class Patience:
             )
         time.sleep(self._nap)
         self._nap = min(2 * self._nap, _MOST_NAP)
+        self.is_over = time.monotonic() >= self._end
 
 
 @_reached()
@@ -91,42 +95,40 @@ def meet(store: Any, rank: int, size: int, patience: Patience) -> str:
        has left in the store cannot help, since its digest cannot have numbers drawn after its end.
     2. All ranks of an attempt that meet get the same name: each shows the digest that it returns,
        and the ranks of an attempt show no other once all their numbers are there.
-    3. Meetings of the same ranks one after the other do not mix: they are numbered. A rank counts
-       those that have succeeded, by its process, in the store: a new process begins with the first.
+    3. A rank may meet the others again, as the same rank or as another one, once they have met:
+       that is, after an exchange with them under the name. A rank that meets them earlier, because
+       an exception has ended its meeting, or that exchange, draws a new number. Then those that
+       still look see it, and meet it; those that do not will time out, and come again.
     """
-    counted = f"meetings/{rank}"
-    process = f"{os.getpid()} {_PROCESS}"
-    of, _, count = _value(store, counted).decode().rpartition(" ")
-    number = int(count) + 1 if of == process else 1
-    drawn = [f"meeting/{number}/drawn/{each}" for each in range(size)]
-    shown = [f"meeting/{number}/seen/{each}" for each in range(size)]
+    drawn = [f"drawn/{each}" for each in range(size)]
+    shown = [f"seen/{each}" for each in range(size)]
     store.set(drawn[rank], secrets.token_bytes(16))
     told = ""
+    undrawn: set[int] = set()
+    unshown: set[int] = set()
     while True:
-        missing = _missing(store, drawn)
+        missing = undrawn = _missing(store, drawn, undrawn, patience)
         if not missing:
-            numbers = b"".join(store.multi_get(drawn))
-            seen = hashlib.sha256(numbers).hexdigest()
+            seen = hashlib.sha256(b"".join(store.multi_get(drawn))).hexdigest()
             if seen != told:
                 store.set(shown[rank], seen.encode())
                 told = seen
-            missing = _missing(store, shown)
+            missing = unshown = _missing(store, shown, unshown, patience)
         if not missing:
             theirs = [bytes(each).decode() for each in store.multi_get(shown)]
             missing = {each for each, digest in enumerate(theirs) if digest != seen}
         if not missing:
-            break
+            return seen
         patience.nap(missing)
-    store.set(counted, f"{process} {number}".encode())
-    return seen
 
 
-def _value(store: Any, key: str) -> bytes:
-    return bytes(store.get(key)) if store.check([key]) else b""
+def _missing(store: Any, keys: list[str], before: set[int], patience: Patience) -> set[int]:
+    """Return the places of the keys that are not there; `before`: what this returned before.
 
-
-def _missing(store: Any, keys: list[str]) -> set[int]:
-    """Return the places of the keys that are not there."""
+    As long as the first of them is not there, it looks for no other one, before the time is up.
+    """
+    if before and not patience.is_over and not store.check([keys[min(before)]]):
+        return before
     if store.check(keys):
         return set()
     return {place for place, key in enumerate(keys) if not store.check([key])}
@@ -167,7 +169,8 @@ class TorchStore(Bootstrap):
         try:
             with _reached():
                 self._store.set(keys[self.rank], data)
-                while missing := _missing(self._store, keys):
+                missing: set[int] = set()
+                while missing := _missing(self._store, keys, missing, patience):
                     patience.nap(missing)
                 parts = [bytes(part) for part in self._store.multi_get(keys)]
         finally:

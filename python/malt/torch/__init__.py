@@ -13,8 +13,8 @@ imports. The tensors that are exchanged are in the memory of the CPU or of an
 NVIDIA GPU.
 """
 
-from malt._backend_name import register as _register
 from malt._distribution import pip_install as _pip_install
+from malt_torch_backend import register as _register
 
 try:
     import torch as _torch  # noqa: F401 - raises the message below if PyTorch is missing

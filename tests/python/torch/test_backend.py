@@ -427,16 +427,62 @@ def test_a_group_is_made_again_over_the_same_store(tmp_path: Path) -> None:
     assert ranks.told[1]["found"] == [[0.0, 0.0], [2.0, 1.0], [4.0, 2.0]]
 
 
+CALLED_INSIDE = """
+join(timeout=20)
+x, y, z = torch.full((4,), rank + 1.0), torch.full((4,), 10.0), torch.full((4,), 1000.0)
+
+def then(_):
+    time.sleep(0.5 if rank == 0 else 0)
+    dist.all_reduce(y)
+
+if rank == 1:
+    time.sleep(0.5)  # so that the call of rank 0 is still in progress at then()
+work = dist.all_reduce(x, async_op=True)
+future = work.get_future().then(then)
+work.wait()
+dist.all_reduce(z)
+future.wait()
+
+def handle(*_):
+    try:
+        dist.all_reduce(torch.ones(1))
+    except malt.ConfigError as error:
+        tell(error=str(error))
+
+if rank == 0:
+    signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+else:
+    time.sleep(0.6)
+w = torch.ones(4)
+dist.all_reduce(w)
+dist.barrier()
+tell(sums=[each[0].item() for each in (x, y, z, w)])
+dist.destroy_process_group()
+"""
+
+
+def test_calls_inside_a_callback_and_a_signal_handler(tmp_path: Path) -> None:
+    """A callback's come before the next call on all ranks; a handler's inside a call is refused."""
+    ranks = run_ranks(tmp_path, 2, CALLED_INSIDE)
+    assert ranks.each("sums") == [[3.0, 20.0, 2000.0, 2.0]] * 2
+    assert "a signal handler has made a collective call inside" in ranks.told[0]["error"]
+
+
 def test_a_program_need_only_name_the_backend(tmp_path: Path) -> None:
     """`import torch` makes the name known, and loads no more of MALT until a group is made."""
     script = """
 import sys, torch, torch.distributed as dist
-before = sorted(name for name in sys.modules if name.split(".")[0] == "malt")
+before = sorted(name for name in sys.modules if name.startswith("malt"))
 dist.init_process_group("malt", store=dist.HashStore(), rank=0, world_size=1)
 tensor = torch.ones(3)
 dist.all_reduce(tensor)
 print(before, tensor.tolist(), dist.get_backend())
+backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+for can in ("splitting", "coalescing", "time_estimate", "shrinking"):  # torch asks for these
+    assert not getattr(backend, f"supports_{can}")
+assert not backend.supports_tensor_alloc(torch.device("cpu"))
 dist.destroy_process_group()
 """
     output = run_script(tmp_path, script, limit=60)
-    assert output == "['malt', 'malt._backend_name'] [1.0, 1.0, 1.0] malt\n"
+    assert output == "['malt_torch_backend'] [1.0, 1.0, 1.0] malt\n"

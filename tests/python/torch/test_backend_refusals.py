@@ -56,7 +56,38 @@ def lists(call):
 def two(call, *arguments):
     call([full(rank)] * (2 if odd else 1), *arguments).wait()
 
+def with_one(of_odd, call):
+    call(of_odd() if odd else full(rank))
+
+def expanded():
+    return torch.ones(1).expand(4)
+
+def inferred():
+    with torch.inference_mode():
+        return torch.ones(4, 2)[:, 0]
+
+def meta():
+    return torch.ones(4, device="meta")
+
 calls = {
+    "sum of expanded": lambda: with_one(expanded, dist.all_reduce),
+    "MAX of expanded": lambda: with_one(expanded, lambda given: dist.all_reduce(given, MAX)),
+    "broadcast into expanded": lambda: with_one(expanded, lambda to: dist.broadcast(to, 1)),
+    "sum of inferred": lambda: with_one(inferred, dist.all_reduce),
+    "sum of meta": lambda: with_one(meta, dist.all_reduce),
+    "asynchronous sum of meta": lambda: with_one(
+        meta, lambda given: dist.all_reduce(given, async_op=True).wait()
+    ),
+    "sum of efficient zeros": lambda: with_one(
+        lambda: torch._efficientzerotensor(4), dist.all_reduce
+    ),
+    "large sum of meta": lambda: dist.all_reduce(
+        full(rank, 100_000).to("meta" if odd else "cpu")
+    ),
+    "broadcast of meta": lambda: with_one(meta, lambda given: dist.broadcast(given, 0)),
+    "all_gather of meta": lambda: with_one(
+        meta, lambda own: dist.all_gather([full(0) for _ in range(size)], own)
+    ),
     "coalesced all_gather_into_tensor": coalesced_into,
     "coalesced all_gather": coalesced_lists,
     "coalesced reduce_scatter": coalesced_scatter,

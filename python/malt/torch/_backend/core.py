@@ -124,6 +124,7 @@ class Core:
         """
 
         def make() -> Call:
+            self.line.turn.check()
             if self._untaken is not None:
                 self.members.fail(self._untaken)
             self._untaken = name

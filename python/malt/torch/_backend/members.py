@@ -62,6 +62,19 @@ def goes_on() -> bool:
     return _going_on
 
 
+def check_memory(tensor: torch.Tensor) -> None:
+    """Check that a tensor, which has elements, has memory for them.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    if not tensor.data_ptr():
+        raise errors.ConfigError(
+            "the tensor has no memory: it is a meta tensor, one of FakeTensorMode, or torch's "
+            "efficient zeros"
+        )
+
+
 def _name_of_sum(count: int, dtype: torch.dtype, mean: bool) -> str:
     return f"all_reduce of {count} elements of {dtype} by {'AVG' if mean else 'SUM'}"
 
@@ -388,6 +401,7 @@ class Members:
         if not count:  # another rank may have some
             self.run([], [], what, deadline, _going_on)
             return
+        check_memory(tensor)
         self._has_begun = True
         if tensor.is_cuda:
             whole = tensor.contiguous()
@@ -431,6 +445,7 @@ class Members:
     def _fold(self, tensor: torch.Tensor, count: int, mean: bool, deadline: float) -> None:
         """Have each rank fold all ranks' values by itself."""
         assert self._exchange is not None
+        check_memory(tensor)
         self._has_begun = True
         number = _NUMBERS[tensor.dtype]
         try:

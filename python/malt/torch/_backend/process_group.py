@@ -23,7 +23,10 @@ from malt.torch._backend.work import Call
 
 
 class MaltProcessGroup(Operations, dist.ProcessGroup):  # type: ignore[misc] # PyTorch is optional
-    """A process group."""
+    """A process group. It stands for its backend too, of which torch asks what it can do."""
+
+    supports_splitting = supports_coalescing = supports_time_estimate = False
+    supports_shrinking = False
 
     def __init__(self, store: dist.Store, core: Core) -> None:
         dist.ProcessGroup.__init__(self, core.members.rank, core.members.size)
@@ -58,6 +61,9 @@ class MaltProcessGroup(Operations, dist.ProcessGroup):  # type: ignore[misc] # P
 
     def get_group_store(self) -> dist.Store:
         return self._store
+
+    def supports_tensor_alloc(self, _: torch.device) -> bool:
+        return False
 
     @property
     def _device_types(self) -> list[torch.device]:
@@ -165,7 +171,7 @@ def _other_devices() -> str:
     """Return the devices for which torch wants other backends in this group: "cuda:nccl", or "".
 
     torch tells a plug-in nothing of them, so this looks at the variables of torch's function, which
-    calls malt._backend_name, which calls create().
+    calls malt_torch_backend, which calls create().
     """
     config = sys._getframe(3).f_locals.get("backend_config")
     backends = {} if config is None else config.get_device_backend_map()

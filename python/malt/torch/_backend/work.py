@@ -267,6 +267,34 @@ class Blocking:
         self._last = None
 
 
+class _Turn:
+    """Held by the thread whose call is being made, in a `with` block."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holder = 0
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._holder = threading.get_ident()
+
+    def __exit__(self, *_: object) -> None:
+        self._holder = 0
+        self._lock.release()
+
+    def check(self) -> None:
+        """Check that this thread does not hold it already.
+
+        Raises:
+            ConfigError: it does, and a signal handler makes a call inside another one.
+        """
+        if self._holder == threading.get_ident():
+            raise ConfigError(
+                "a signal handler has made a collective call inside another one: have it set a "
+                "flag, and make the call where the program looks at that"
+            )
+
+
 class Line:
     """Makes calls in their order: at once in the caller's thread, or in a thread of its own.
 
@@ -276,7 +304,7 @@ class Line:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self.turn = threading.Lock()
+        self.turn = _Turn()
         self._waiting: queue.SimpleQueue[tuple[Step, Call] | None] = queue.SimpleQueue()
         self._unended = 0  # calls that the thread has yet to end
         self._thread: threading.Thread | None = None
@@ -303,6 +331,7 @@ class Line:
             return call
         if is_async or self._unended:
             return self.later(step, tensors, stream)
+        self.turn.check()
         with self.turn:
             step()
         call = Call(tensors)
@@ -350,7 +379,9 @@ class Line:
             source = found if isinstance(found, int) else -1
         except BaseException as raised:  # the caller's wait() raises it
             error = raised
-        with _lock:
-            self._unended -= 1
-        call.end(error, source)
-        del error  # its traceback has this frame
+        try:
+            call.end(error, source)
+        finally:  # now that the callbacks have made their calls
+            with _lock:
+                self._unended -= 1
+            del error  # its traceback has this frame

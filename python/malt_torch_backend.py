@@ -2,6 +2,9 @@
 
 `import torch` calls register() at its end, by the entry point in the group "torch.backends", and
 `import malt.torch` does. So a program need only name the backend.
+
+The module is outside of the package: a program may have a `malt.py` of its own, and its
+`import torch` would end with an error if it then looked for a module of that.
 """
 
 from __future__ import annotations
