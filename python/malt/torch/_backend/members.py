@@ -333,6 +333,8 @@ class Members:
         held = self.held_by(is_whole, deadline)
         if Held.MISSES not in held:
             return
+        if Held.DEAD not in held:  # the dead rank gave this before its end, and can give no more
+            held = self.held_by(is_whole, deadline)
         self._exchange.shut()
         self._made += 1
         self._exchange = Exchange(
