@@ -104,6 +104,7 @@ class Core:
         self._untaken = "all_reduce"
         try:
             with self.line.turn:
+                self.line.maker = threading.get_ident()
                 is_made = members.reduce_at_once(tensors[0], mean, deadline)
         except Error:
             self._untaken = None
@@ -124,7 +125,7 @@ class Core:
         """
 
         def make() -> Call:
-            self.line.turn.check()
+            self.line.check_outside()
             if self._untaken is not None:
                 self.members.fail(self._untaken)
             self._untaken = name

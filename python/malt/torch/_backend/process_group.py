@@ -7,7 +7,6 @@ calls that are about their tensors.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -143,8 +142,13 @@ def core_of(group: dist.ProcessGroup) -> Core:
     return group.core
 
 
-def create(options: Any) -> MaltProcessGroup:
-    """Make a process group, for torch. Collective."""
+def create(options: Any, config: Any = None) -> MaltProcessGroup:
+    """Make a process group, for torch. Collective.
+
+    Args:
+        options: torch's.
+        config: torch's BackendConfig, which says the backends of all devices; None: this one only.
+    """
     core = Core(
         options.store,
         options.group_rank,
@@ -152,7 +156,8 @@ def create(options: Any) -> MaltProcessGroup:
         options.global_ranks_in_group,
         options.timeout.total_seconds(),
     )
-    devices = _other_devices()
+    backends = {} if config is None else config.get_device_backend_map()
+    devices = ",".join(f"{device}:{name}" for device, name in backends.items() if name != "malt")
     if not devices:
         return MaltProcessGroup(options.store, core)
     others, _store = distributed_c10d._new_process_group_helper(
@@ -165,17 +170,6 @@ def create(options: Any) -> MaltProcessGroup:
         timeout=options.timeout,
     )
     return MixedProcessGroup(options.store, core, others)
-
-
-def _other_devices() -> str:
-    """Return the devices for which torch wants other backends in this group: "cuda:nccl", or "".
-
-    torch tells a plug-in nothing of them, so this looks at the variables of torch's function, which
-    calls malt_torch_backend, which calls create().
-    """
-    config = sys._getframe(3).f_locals.get("backend_config")
-    backends = {} if config is None else config.get_device_backend_map()
-    return ",".join(f"{device}:{name}" for device, name in backends.items() if name != "malt")
 
 
 keep_uncompiled(Operations, MaltProcessGroup, MixedProcessGroup, Call)

@@ -267,44 +267,19 @@ class Blocking:
         self._last = None
 
 
-class _Turn:
-    """Held by the thread whose call is being made, in a `with` block."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._holder = 0
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-        self._holder = threading.get_ident()
-
-    def __exit__(self, *_: object) -> None:
-        self._holder = 0
-        self._lock.release()
-
-    def check(self) -> None:
-        """Check that this thread does not hold it already.
-
-        Raises:
-            ConfigError: it does, and a signal handler makes a call inside another one.
-        """
-        if self._holder == threading.get_ident():
-            raise ConfigError(
-                "a signal handler has made a collective call inside another one: have it set a "
-                "flag, and make the call where the program looks at that"
-            )
-
-
 class Line:
     """Makes calls in their order: at once in the caller's thread, or in a thread of its own.
 
     Attributes:
         turn: held by the thread whose call is being made.
+        maker: that thread, while the turn is held.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self.turn = _Turn()
+        # A lock alone: `with` takes it and lets it go in a step that no signal handler can divide.
+        self.turn = threading.Lock()
+        self.maker = 0
         self._waiting: queue.SimpleQueue[tuple[Step, Call] | None] = queue.SimpleQueue()
         self._unended = 0  # calls that the thread has yet to end
         self._thread: threading.Thread | None = None
@@ -331,12 +306,25 @@ class Line:
             return call
         if is_async or self._unended:
             return self.later(step, tensors, stream)
-        self.turn.check()
+        self.check_outside()
         with self.turn:
+            self.maker = threading.get_ident()
             step()
         call = Call(tensors)
         call.stream = stream
         return call
+
+    def check_outside(self) -> None:
+        """Check that this thread is not in the middle of a call, which a signal handler may be.
+
+        Raises:
+            ConfigError: it is: the call of the handler would wait for itself.
+        """
+        if self.turn.locked() and self.maker == threading.get_ident():
+            raise ConfigError(
+                "a signal handler has made a collective call inside another one: have it set a "
+                "flag, and make the call where the program looks at that"
+            )
 
     def later(self, step: Step, tensors: Any, stream: OnStream | None = None) -> Call:
         """Make the call `step` in the thread."""
@@ -375,6 +363,7 @@ class Line:
         source = -1
         try:
             with self.turn:
+                self.maker = threading.get_ident()
                 found = step()
             source = found if isinstance(found, int) else -1
         except BaseException as raised:  # the caller's wait() raises it
