@@ -73,6 +73,9 @@ class RLock:
         self._holder = task
         self._depth += 1
 
+    def locked(self) -> bool:
+        return self._holder is not None
+
     def acquire(self, timeout: float = math.inf) -> bool:
         """Acquire it as a lock that its holder may not take again, and any thread may release."""
         deadline = self._world.now + timeout
