@@ -105,7 +105,10 @@ class Core:
         try:
             with self.line.turn:
                 self.line.maker = threading.get_ident()
-                is_made = members.reduce_at_once(tensors[0], mean, deadline)
+                try:
+                    is_made = members.reduce_at_once(tensors[0], mean, deadline)
+                finally:
+                    self.line.maker = 0
         except Error:
             self._untaken = None
             with translated("all_reduce", members.names):

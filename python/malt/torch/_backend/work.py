@@ -272,7 +272,7 @@ class Line:
 
     Attributes:
         turn: held by the thread whose call is being made.
-        maker: that thread, while the turn is held.
+        maker: that thread, if it is the caller's.
     """
 
     def __init__(self, name: str) -> None:
@@ -309,7 +309,10 @@ class Line:
         self.check_outside()
         with self.turn:
             self.maker = threading.get_ident()
-            step()
+            try:
+                step()
+            finally:
+                self.maker = 0
         call = Call(tensors)
         call.stream = stream
         return call
@@ -363,7 +366,6 @@ class Line:
         source = -1
         try:
             with self.turn:
-                self.maker = threading.get_ident()
                 found = step()
             source = found if isinstance(found, int) else -1
         except BaseException as raised:  # the caller's wait() raises it
