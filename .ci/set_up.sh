@@ -187,7 +187,7 @@ as_in_dev=(--config-settings "cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O3 -DNDEBUG 
 ensure_package() {
   local inputs
   inputs=$(
-    hash_of CMakeLists.txt cmake src python/bindings pyproject.toml
+    hash_of CMakeLists.txt cmake src python/bindings python/malt_torch_backend.py pyproject.toml
     find python/malt -name '*.py' | sort
   )
   ! fresh malt "$inputs" || return 0
