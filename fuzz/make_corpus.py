@@ -155,7 +155,7 @@ def sparse() -> dict[str, bytes]:
 
 
 def table() -> dict[str, bytes]:
-    """What rank 1 writes to the server of rank 0. The table has 40 rows of three float64."""
+    """Return what rank 1 writes to the server of rank 0. The table has 40 rows of three float64."""
     kinds = {"push": 1, "pull": 2, "hot_pull": 3, "clock": 4, "bye": 5, "lost": 15}  # Head::Kind
     kinds |= {"forward": 21, "forwarded": 22, "applied": 23, "hot_values": 24, "copy_begin": 25}
     kinds |= {"copy_part": 26, "copy_end": 27, "leaving": 28, "leaving_known": 29}

@@ -1,4 +1,4 @@
-// What a rank writes to the server of another rank's part of a table, as a client and as a server.
+// Messages of a rank to the server of another rank's part of a table, as a client and as a server.
 //
 // input: the table (2 bytes), then messages: sender and length of the body (1 byte each), head
 // (Head, 56 bytes), body

@@ -91,8 +91,8 @@ def meet(store: Any, rank: int, size: int, patience: Patience) -> str:
     Each rank draws a number and shows it. It then shows all ranks' numbers that it sees, as a
     digest, again whenever these change, and has met the others once all ranks show its digest.
 
-    1. A name is of one attempt: the numbers behind it are drawn by its ranks. What a dead rank
-       has left in the store cannot help, since its digest cannot have numbers drawn after its end.
+    1. A name is of one attempt: the numbers behind it are drawn by its ranks. The digest that
+       a dead rank has left in the store has no numbers drawn after its end.
     2. All ranks of an attempt that meet get the same name: each shows the digest that it returns,
        and the ranks of an attempt show no other once all their numbers are there.
     3. A rank may meet the others again, as the same rank or as another one, once they have met:

@@ -97,7 +97,7 @@ class TableOptions:
 
     @property
     def text(self) -> str:
-        """What the ranks compare."""
+        """The text that the ranks compare."""
         rule = self.rule if isinstance(self.rule, Rule) else "a function"
         partition = None if self.placing is None else self.placing.text
         return (

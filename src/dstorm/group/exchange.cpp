@@ -21,7 +21,7 @@ std::string step_of(std::string_view what) {
   return std::string(what.substr(std::min(what.size(), at + 2)));
 }
 
-// What a notice has room for, and the room that is kept in it for the name of a step.
+// The length of the text that fits a notice, and the room in it for the name of a step.
 constexpr std::size_t kMostWhat = sizeof(host::Notice::what);
 constexpr std::size_t kStepRoom = 24;
 

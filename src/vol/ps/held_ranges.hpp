@@ -77,8 +77,8 @@ class HeldRanges {
   ServerState& state_;
   std::vector<Held> held_;     // without a range where this server has none
   std::size_t most_kept_ = 0;  // bytes of a client, as its primary (P16)
-  // What is kept of each client, as its primary, and in copies: as much as there was at the last
-  // count, and what has come since.
+  // The bytes that are kept of each client, as its primary, and in copies: those of the last count,
+  // and those that have come since.
   std::vector<std::size_t> kept_;
   std::vector<bool> is_counted_;  // by client: kept_ is, and since then nothing has been taken out
   std::size_t kept_in_copies_ = 0;

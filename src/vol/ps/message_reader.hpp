@@ -22,7 +22,7 @@ class MessageReader {
   // The member whose message is read from here on.
   void begin(int sender) { sender_ = sender; }
 
-  // What follows the keys: nothing, rows, or rows by the table's codec.
+  // The part after the keys: nothing, rows, or rows by the table's codec.
   enum class Values : std::uint8_t { kNone, kWhole, kCoded };
   // The rows that a message names. Valid until the next call. Throws Error if they are no rows of
   // the table, or do not fit the message.

@@ -58,7 +58,7 @@ class Replication {
     std::shared_ptr<Answer> answer;
   };
 
-  // What a client waits for from here on, until answer_if_done() sends it.
+  // The answer that a client waits for from here on, until answer_if_done() sends it.
   std::shared_ptr<Answer> begin_answer(int client, std::uint64_t id);
   void forward(const Head& head, const Rows& rows, const std::byte* gradients,
                std::span<const Stretch> stretches, int to, const std::shared_ptr<Answer>& answer);

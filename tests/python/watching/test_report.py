@@ -175,7 +175,7 @@ def test_tensorboard_gets_each_value_with_its_update(tmp_path: Path) -> None:
 
 
 class StuckWriter:
-    """What tensorboardX becomes when its disk is full: its calls do not come back."""
+    """A writer of tensorboardX whose disk is full: its calls do not come back."""
 
     def add_scalar(self, *_: object) -> None:
         threading.Event().wait()

@@ -14,22 +14,11 @@ from torch.distributed import ReduceOp
 from malt._errors import ConfigError
 from malt.torch._backend import members as _members
 from malt.torch._backend import reductions
-from malt.torch._backend.members import NATIVE, SLOT_BYTES, Held, Members, check_memory
+from malt.torch._backend.members import NATIVE, SLOT_BYTES, Held, Members
 from malt.torch._backend.streams import staged
+from malt.torch._backend.tensors import bytes_of, check_writable
 
 Tensors = Sequence[torch.Tensor]
-
-
-def bytes_of(tensor: torch.Tensor) -> int:
-    """Return how many bytes the values of a tensor have.
-
-    Raises:
-        ConfigError: it has no memory for them.
-    """
-    size = int(tensor.numel() * tensor.element_size())
-    if size:
-        check_memory(tensor)
-    return size
 
 
 class _Landing:
@@ -42,7 +31,7 @@ class _Landing:
         """Return the tensor, or what settle() copies to it."""
         if tensor.is_contiguous():
             return tensor
-        _check_writable(tensor)
+        check_writable(tensor)
         copy = torch.empty(tensor.shape, dtype=tensor.dtype)
         self._copies.append((tensor, copy))
         return copy
@@ -50,24 +39,6 @@ class _Landing:
     def settle(self) -> None:
         for tensor, copy in self._copies:
             tensor.copy_(copy)
-
-
-def _check_writable(tensor: torch.Tensor) -> None:
-    """Check that torch can copy values into a tensor.
-
-    Raises:
-        ConfigError: it cannot. The call fails on all ranks then, as this comes before its exchange.
-    """
-    if torch._debug_has_internal_overlap(tensor) == 1:
-        raise ConfigError(
-            "the tensor to write to has several elements in one place, as expand() makes them; "
-            "give its contiguous() copy"
-        )
-    if tensor.is_inference() and not torch.is_inference_mode_enabled():
-        raise ConfigError(
-            "the tensor to write to was made in inference_mode; make the call there, or give its "
-            "clone()"
-        )
 
 
 def _copy(to: torch.Tensor, values: torch.Tensor) -> None:
@@ -115,7 +86,7 @@ def _broadcast_to_living(
     what = f"broadcast of {tensor.dtype} from rank {members.names[root]}"
     has, source = members.rank == root, root
     if not has:
-        _check_writable(tensor)
+        check_writable(tensor)
     here = tensor.contiguous() if has else torch.empty(tensor.shape, dtype=tensor.dtype)
     while True:
         if members.rank == source:
@@ -257,7 +228,7 @@ def _all_reduce(members: Members, tensor: torch.Tensor, op: ReduceOp, deadline: 
         return _fold(members, tensor, op, range(members.size), "all_reduce", deadline)
     if tensor.dtype in NATIVE and tensor.is_contiguous():
         return members.reduce(tensor, mean, deadline)
-    _check_writable(tensor)
+    check_writable(tensor)
     wide = reductions.WIDE.get(tensor.dtype, tensor.dtype)
     if wide in NATIVE and (tensor.dtype in NATIVE or _members.goes_on()):
         copy = tensor.to(wide, copy=True).contiguous()
@@ -317,7 +288,7 @@ def _fold(
     flat = tensor.contiguous().view(-1)
     is_root = members.rank in roots
     if is_root:
-        _check_writable(tensor)
+        check_writable(tensor)
     result = torch.empty_like(flat) if is_root else flat
     step = SLOT_BYTES // flat.element_size()
     # Tensors of other lengths would be reduced in another number of parts.

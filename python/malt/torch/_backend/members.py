@@ -18,6 +18,7 @@ from malt.torch._backend.errors import PeerError, TimeoutError, translated  # no
 from malt.torch._backend.limits import deadline_in, time_left
 from malt.torch._backend.reducers import Reducers
 from malt.torch._backend.store_bootstrap import bootstrap_over, own_part
+from malt.torch._backend.tensors import check_memory
 
 SLOT_BYTES = 512 << 10  # the part of a buffer that is sent at a time
 # Few ranks of one host fold all of a tensor, each by itself: what they read of one another is in
@@ -60,19 +61,6 @@ def keep_going(on: bool = True) -> None:
 def goes_on() -> bool:
     """Return whether keep_going() holds."""
     return _going_on
-
-
-def check_memory(tensor: torch.Tensor) -> None:
-    """Check that a tensor, which has elements, has memory for them.
-
-    Raises:
-        ConfigError: it has none.
-    """
-    if not tensor.data_ptr():
-        raise errors.ConfigError(
-            "the tensor has no memory: it is a meta tensor, one of FakeTensorMode, or torch's "
-            "efficient zeros"
-        )
 
 
 def _name_of_sum(count: int, dtype: torch.dtype, mean: bool) -> str:
@@ -271,8 +259,7 @@ class Members:
         Raises:
             PeerError: an earlier call has not come to its end on this rank.
         """
-        if self._failed is not None:
-            self._check_in_step()
+        self._check_in_step()
         self._has_begun = self._may_be_out_of_step = False
         self._call = self._call % _MOST_CALLS + 1
         if self._exchange is not None:

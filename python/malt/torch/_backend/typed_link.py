@@ -11,8 +11,8 @@ import torch
 
 from malt import _errors as errors
 from malt._core_import import Group, Link
-from malt.torch._backend.collectives import bytes_of
 from malt.torch._backend.limits import time_left
+from malt.torch._backend.tensors import bytes_of
 
 _TAG_BITS = 27  # of the 32 of a link's tag
 _MOST_TAG = (1 << _TAG_BITS) - 1
