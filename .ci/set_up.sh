@@ -101,9 +101,12 @@ ensure_system() {
   can_install >/dev/null 2>&1 || fail "system packages are missing; please run
   sudo apt-get update && sudo apt-get install -y --no-install-recommends ${packages[*]}"
   say "Installing system packages: ${packages[*]}"
-  quietly apt "${become[@]}" apt-get update
-  quietly apt "${become[@]}" env DEBIAN_FRONTEND=noninteractive \
-    apt-get install -y --no-install-recommends "${packages[@]}"
+  (
+    flock 8 # Another step may be at it.
+    quietly apt "${become[@]}" apt-get update
+    quietly apt "${become[@]}" env DEBIAN_FRONTEND=noninteractive \
+      apt-get install -y --no-install-recommends "${packages[@]}"
+  ) 8>"$logs/apt.lock"
 }
 
 # ---- .venv: made once, then renewed in the parts whose inputs have changed -----------------------

@@ -27,11 +27,14 @@ set(optimised_tests membership_hosts_test membership_test slot_test writer_kille
 # rank's writes into it. ThreadSanitizer does not see that order, and would report a race.
 set(unseen_order_tests rdma_faults_test)
 # These have one thread, in which ThreadSanitizer has nothing to find.
-set(single_thread_tests accusations_test codec_test coordinate_descent_test decimal_test
-                        dual_ascent_test dual_check_test dual_coupling_test dual_deal_test
-                        dual_step_test extrapolation_test graph_test kernels_copy_test
-                        kernels_level_test kernels_test matrix_test membership_hosts_test
-                        membership_test partition_test placement_test)
+set(single_thread_tests accusations_test address_test array_changes_test codec_test
+                        coordinate_descent_test decimal_test digamma_test dual_ascent_test
+                        dual_check_test dual_coupling_test dual_deal_test dual_step_test
+                        edition_test extrapolation_test graph_test group_options_test handshake_test
+                        kernels_copy_test kernels_level_test kernels_test key_lists_test linear_test
+                        listener_test matrix_test membership_hosts_test membership_test pacing_test
+                        partition_test placement_test settings_test sha256_test stream_test
+                        topic_tokens_test transport_choice_test wait_test witness_test)
 
 set(header_owner)
 foreach(source IN LISTS test_sources)

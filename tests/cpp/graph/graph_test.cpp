@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "dstorm/errors.hpp"
+#include "sanitizers.hpp"
 
 namespace {
 
@@ -112,9 +113,11 @@ Pairs pairs_of(const Graph& graph, int size) {
 
 // ---- neighbours ----
 
+constexpr int kMostRanks = kSanitized ? 40 : 130;
+
 TEST(Graph, NeighboursAreSortedDistinctAndNeverTheRankItself) {
   for (const Graph& graph : every_kind()) {
-    for (int size = 1; size <= 130; ++size) {
+    for (int size = 1; size <= kMostRanks; ++size) {
       for (const std::uint64_t round : rounds_of(graph, size)) {
         for (int rank = 0; rank < size; ++rank) {
           for (const auto& ranks : {graph.out(rank, size, round), graph.in(rank, size, round)}) {
@@ -131,7 +134,7 @@ TEST(Graph, NeighboursAreSortedDistinctAndNeverTheRankItself) {
 
 TEST(Graph, InListsExactlyThoseWhoseOutListsTheRank) {
   for (const Graph& graph : every_kind()) {
-    for (int size = 1; size <= 130; ++size) {
+    for (int size = 1; size <= kMostRanks; ++size) {
       for (const std::uint64_t round : rounds_of(graph, size)) {
         std::vector<std::vector<int>> senders(static_cast<std::size_t>(size));
         for (int rank = 0; rank < size; ++rank) {
@@ -150,7 +153,7 @@ TEST(Graph, InListsExactlyThoseWhoseOutListsTheRank) {
 
 TEST(Graph, EveryRankReachesEveryOtherOverOnePeriod) {
   for (const Graph& graph : every_kind()) {
-    for (int size = 1; size <= 130; ++size) {
+    for (int size = 1; size <= kMostRanks; ++size) {
       EXPECT_NO_THROW(graph.check(size)) << graph.name();
       const std::vector<std::uint64_t> rounds = rounds_of(graph, size);
       const auto over_rounds = [&](auto neighbours) {

@@ -12,6 +12,7 @@
 #include "learn/splitmix.hpp"
 #include "learn/topic_inference.hpp"
 #include "learn/topic_kernels.hpp"
+#include "sanitizers.hpp"
 
 namespace learn {
 namespace {
@@ -148,7 +149,7 @@ TEST(TopicTokens, ATokenHasEachTopicAsOftenAsTheOtherTokensSay) {
   counts.totals = {1000002, 500003, 500000};
   tokens.draw(counts.view(), {alpha, kBeta}, 1);
   std::vector<double> found(3);
-  constexpr int kSweeps = 40000;
+  constexpr int kSweeps = kSanitized ? 4000 : 40000;
   for (std::uint64_t seed = 0; seed < kSweeps; ++seed) {
     sweep(tokens, counts.view(), {alpha, kBeta}, seed);
     for (std::size_t k = 0; k < 3; ++k) {

@@ -400,6 +400,7 @@ TEST(Engine, UpdateThatMayLagArrivesThoughItsSenderIsKilled) {
     Segment rows(group, {.name = "rows", .slot_bytes = 8});
     group->barrier();
     if (group->rank() == 0) {
+      std::this_thread::sleep_for(20ms);  // until the engine's thread sleeps, or it would send
       const auto fill = [](std::span<std::byte> room) { return std::pair(room.size(), Tag{}); };
       rows.scatter(fill, nullptr, true);
       raise(SIGKILL);

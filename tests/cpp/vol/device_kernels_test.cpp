@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "kernels_reference.hpp"
+#include "sanitizers.hpp"
 #include "vol/codec.hpp"
 #include "vol/kernels.hpp"
 // Defines CUDA's words as macros, so it comes last.
@@ -220,6 +221,7 @@ TYPED_TEST(DeviceFolds, AlignedOrNotHaveTheBitsOfTheCpu) {
     for (const std::size_t k : {1U, 2U, 3U, 4U, 5U, 8U, 17U, 64U}) {
       for (const std::size_t count : kCounts) {
         if (k > 8 && count > 1000) continue;
+        if (kSanitized && k > 2 && count > 256) continue;
         for (const Places places :
              {Places{0, 0, 0}, Places{k - 1, 4, 0}, Places{k / 2, 257, 1}, Places{k / 2, 1, 0}}) {
           const DeviceFold<TypeParam> fold(wire, k, count, places, this->random_);

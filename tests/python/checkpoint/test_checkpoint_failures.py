@@ -295,7 +295,11 @@ malt.barrier()
 
 
 @pytest.mark.parametrize(
-    ("call", "steps"), [("save", ("start", "write", "commit")), ("restore", ("choose", "read"))]
+    ("call", "steps"),
+    [
+        pytest.param("save", ("start", "write", "commit"), marks=pytest.mark.long),
+        ("restore", ("choose", "read")),
+    ],
 )
 def test_call_that_ended_at_any_step_is_repeated_with_another_path(
     tmp_path: Path, call: str, steps: tuple[str, ...]
@@ -415,6 +419,7 @@ def model_of(output: str) -> str:
     return models.pop()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_training_killed_again_and_again_ends_with_the_same_model(tmp_path: Path) -> None:
     def command(path: str) -> list[str]:

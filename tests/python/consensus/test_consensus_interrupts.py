@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from jobs import run_job
 
 
@@ -45,6 +46,7 @@ malt.barrier()
         assert told["rhos"][0] == told["rhos"][1]
 
 
+@pytest.mark.long
 def test_asynchronous_rounds_that_are_interrupted_still_end_together(tmp_path: Path) -> None:
     """All ranks end each phase alike, though rank 0 is interrupted in each round."""
     result = run_job(

@@ -254,7 +254,7 @@ def test_one_that_comes_back_at_any_step_repeats_only_the_chunk_in_hand() -> Non
             job.check(10)
 
 
-@pytest.mark.parametrize("passes", [2, 6])
+@pytest.mark.parametrize("passes", [2, pytest.param(6, marks=pytest.mark.long)])
 def test_many_that_come_back_and_die_again_repeat_only_the_chunks_in_hand(passes: int) -> None:
     for job in jobs(range(150), 5, 13):
         job.passes = passes

@@ -17,8 +17,8 @@ import pytest
 from rejoining.jobs import Job
 
 _MODEL = Path(__file__).parents[2] / "model"
-_CHUNK = 500  # seeds of one process
-_SEEDS = int(os.environ.get("MALT_SEEDS", 1000))
+_CHUNK = 200  # seeds of one process
+_SEEDS = int(os.environ.get("MALT_SEEDS", 400))
 
 
 def _run(first: int) -> list[str]:

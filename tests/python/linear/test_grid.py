@@ -20,8 +20,8 @@ import malt
 from malt._linear import exact_estimator
 
 FIT = os.environ.get("MALT_FIT")
-FITS = int(os.environ.get("MALT_FITS", 200))
-PARTS = 8  # tests, so that several processes share them
+FITS = int(os.environ.get("MALT_FITS", 120))
+PARTS = 6  # tests, so that several processes share them
 ROUNDING = 1e-9  # of the objective: what the bounds themselves may be off
 EPS = 16 * np.finfo(float).eps
 LOSSES = (

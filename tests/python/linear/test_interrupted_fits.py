@@ -15,7 +15,9 @@ FITS = {
 }
 
 
-@pytest.mark.parametrize("fit", FITS)
+@pytest.mark.parametrize(
+    "fit", ["sgd", pytest.param("sgd-async", marks=pytest.mark.long), "svc", "mf"]
+)
 def test_interrupt_of_one_rank_is_an_error_of_the_others(tmp_path: Path, fit: str) -> None:
     result = run_job(
         tmp_path,

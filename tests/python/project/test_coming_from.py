@@ -1,4 +1,4 @@
-"""docs/coming_from.md names calls that exist, of MALT and of the libraries that are installed."""
+"""docs/coming_from names calls that exist, of MALT and of the libraries that are installed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-PAGE = (Path(__file__).parents[3] / "docs" / "coming_from.md").read_text()
+import malt
+
+DOCS = Path(__file__).parents[3] / "docs"
+PAGES = [DOCS / "coming_from.md", *sorted((DOCS / "coming_from").iterdir())]
 OBJECTS = {
     "comm": "mpi4py.MPI:COMM_WORLD",
     "dist": "torch.distributed",
@@ -18,13 +21,17 @@ OBJECTS = {
     "v": "malt:Vector",
     "m": "malt:Vector",
     "edge": "malt.messages:Edge",
+    "graph": "malt:Graph",
+    "table": "malt.ps:Table",
+    "rpc": "torch.distributed.rpc",
     "malt": "malt",
 }
 # Each `name.name(` between backquotes.
 CALLS = sorted(
     {
         (name, path)
-        for code in re.findall(r"`([^`\n]+)`", PAGE)
+        for page in PAGES
+        for code in re.findall(r"`([^`\n]+)`", page.read_text())
         for name, path in re.findall(r"\b([a-z]+)\.((?:\w+\.)*\w+)\(", code)
         if name in OBJECTS
     }
@@ -32,7 +39,7 @@ CALLS = sorted(
 
 
 @pytest.mark.parametrize(("name", "path"), CALLS, ids=lambda part: part)
-def test_a_call_of_the_page_exists(name: str, path: str) -> None:
+def test_a_call_of_the_pages_exists(name: str, path: str) -> None:
     module, _, attribute = OBJECTS[name].partition(":")
     found = pytest.importorskip(module)
     found = getattr(found, attribute) if attribute else found
@@ -42,5 +49,15 @@ def test_a_call_of_the_page_exists(name: str, path: str) -> None:
     assert callable(getattr(found, call))
 
 
-def test_the_page_names_calls_of_each_library() -> None:
+def test_the_pages_name_calls_of_each_library() -> None:
     assert {name for name, _ in CALLS} == {*OBJECTS}
+
+
+def test_the_graphs_folds_and_codecs_of_the_pages_exist() -> None:
+    names = {
+        name
+        for page in PAGES
+        for name in re.findall(r"\bmalt\.([A-Z_0-9]{2,})\b", page.read_text())
+    }
+    assert len(names) > 8
+    assert [name for name in names if not hasattr(malt, name)] == []

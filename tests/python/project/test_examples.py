@@ -287,6 +287,7 @@ def test_mf_by_blocks_refuses_rounds_that_share_films() -> None:
 
 
 # ---- lda.py and topics.py ------------------------------------------------------------------------
+@pytest.mark.long
 def test_lda_finds_the_topics_of_newsgroups(newsgroups_data: Path) -> None:
     text = output(sys.executable, EXAMPLES / "lda.py")
 

@@ -160,7 +160,9 @@ def test_a_repeated_send_arrives_once(tmp_path: Path, kind: str) -> None:
     assert said > 0, "an interrupt behind the sending is told"
 
 
-@pytest.mark.parametrize("kind", ["first recv", "recv", "recv later"])
+@pytest.mark.parametrize(
+    "kind", ["first recv", "recv", pytest.param("recv later", marks=pytest.mark.long)]
+)
 def test_a_repeated_recv_gets_the_message_or_says_that_it_has_come(
     tmp_path: Path, kind: str
 ) -> None:

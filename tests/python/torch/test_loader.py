@@ -101,8 +101,15 @@ def run_jobs(directory: Path, jobs: list[Any]) -> list[Any]:
     return told
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("lockstep", [False, True])
+@pytest.mark.parametrize(
+    ("lockstep", "workers"),
+    [
+        (False, 0),
+        (True, 2),
+        pytest.param(False, 2, marks=pytest.mark.long),
+        pytest.param(True, 0, marks=pytest.mark.long),
+    ],
+)
 def test_every_sample_is_trained_on_in_every_pass(
     tmp_path: Path, lockstep: bool, workers: int
 ) -> None:

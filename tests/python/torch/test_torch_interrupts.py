@@ -74,7 +74,12 @@ malt.barrier()
 
 @pytest.mark.parametrize(
     ("what", "on_ring"),
-    [("gradients", False), ("gradients", True), ("diloco", False), ("average", False)],
+    [
+        pytest.param("gradients", False, marks=pytest.mark.long),
+        ("gradients", True),
+        pytest.param("diloco", False, marks=pytest.mark.long),
+        ("average", False),
+    ],
 )
 def test_a_step_that_is_interrupted_at_any_moment_is_repeated(
     tmp_path: Path, what: str, on_ring: bool

@@ -33,12 +33,13 @@ TEST(TableFilters, AListOfKeysIsSentOnceToEachServer) {
 // There is room for 2 of the 5 lists that a rank uses in turn, and for some of another 3 in
 // irregular order. So lists are dropped on both sides all the time.
 TEST(TableFilters, ListsThatHaveBeenDroppedAreSentAgain) {
+  const auto rounds = static_cast<int>(stressed(300));
   Shared<std::atomic<int>> finished;
   TableOptions options = options_of(3000, 2);
   options.cached_keys = 500;
   run_ranks(3, options, [&](Rank& one) {
     std::uint64_t random = 5;
-    for (int round = 0; round < 300; ++round) {
+    for (int round = 0; round < rounds; ++round) {
       random = random * 6364136223846793005U + 1442695040888963407U;
       const std::int64_t step = 2 + static_cast<std::int64_t>(random >> 33) % 8;
       one.add(every(3000, step), 1);
@@ -52,7 +53,7 @@ TEST(TableFilters, ListsThatHaveBeenDroppedAreSentAgain) {
     while (*finished < 3) std::this_thread::sleep_for(1ms);
     random = 5;
     std::vector<double> expected(6000);
-    for (int round = 0; round < 300; ++round) {
+    for (int round = 0; round < rounds; ++round) {
       random = random * 6364136223846793005U + 1442695040888963407U;
       const std::int64_t step = 2 + static_cast<std::int64_t>(random >> 33) % 8;
       for (std::int64_t key : every(3000, step)) {

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "dstorm/errors.hpp"
+#include "stressed.hpp"
 #include "table_rank.hpp"
 
 namespace vol::ps {
@@ -59,7 +60,7 @@ TEST(TableHot, APullAtStalenessNothingSeesEachPushOfEarlierClocksAndNoneOfLater)
     options.codec = codec;
     options.cached_keys = 1000;
     run_ranks(5, options, [&](Rank& one) {
-      for (int clock = 0; clock < 30; ++clock) {
+      for (int clock = 0; clock < 15; ++clock) {
         CHECK_THAT(are_all(one.pull(options.hot), 5 * clock));
         one.add(every(kRows, 1), 1);
         CHECK_THAT(are_all(one.pull(every(kRows, 3)), 5 * clock));  // some of them are hot
@@ -122,7 +123,7 @@ TEST(TableHot, RequestsToADeadServerAreSentToAnother) {
       TableOptions options = hot_options(0);
       options.replicas = 1;
       Rank one(*posts, bootstrap.rank(), 5, options);
-      for (int clock = 0; clock < 40; ++clock) {
+      for (int clock = 0; clock < 25; ++clock) {
         if (one.rank == victim && clock == 10) std::raise(SIGKILL);
         CHECK_THAT(are_all(one.pull(options.hot), 4 * clock + std::min(clock, 10)));
         one.add(every(kRows, 1), 1);
@@ -212,7 +213,7 @@ TEST(TableHot, RanksThatPullRowsOfManyRangesWaitInNoCircle) {
     options.hot = every(kMany, 1);
     run_ranks(4, options, [&](Rank& one) {
       std::mt19937 random(static_cast<unsigned>(one.rank));
-      for (int step = 0; step < 50; ++step) {
+      for (std::uint64_t step = 0; step < stressed(50); ++step) {
         std::vector<std::int64_t> keys;
         for (int i = 0; i < 300; ++i) keys.push_back(static_cast<std::int64_t>(random() % kMany));
         std::ranges::sort(keys);
