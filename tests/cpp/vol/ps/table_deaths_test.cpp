@@ -13,6 +13,7 @@ namespace vol::ps {
 namespace {
 
 TEST(TableDeaths, AKilledServerLosesNothingThatWasAcknowledgedAndNothingComesTwice) {
+  constexpr int kRounds = kSanitized ? 80 : 200;
   for (const int replicas : {1, 2}) {
     for (const int staleness : {-1, 0}) {
       if (kSanitized && replicas == 2 && staleness == -1) continue;
@@ -25,8 +26,8 @@ TEST(TableDeaths, AKilledServerLosesNothingThatWasAcknowledgedAndNothingComesTwi
         options.replicas = replicas;
         if (staleness >= 0) options.staleness = 0;
         Rank one(*posts, bootstrap.rank(), 4, options);
-        for (int round = 0; round < 200; ++round) {
-          if (one.rank == 3 && round == 100) std::raise(SIGKILL);
+        for (int round = 0; round < kRounds; ++round) {
+          if (one.rank == 3 && round == kRounds / 2) std::raise(SIGKILL);
           const std::uint64_t push = one.add(every(kRows, 1), 1);
           if (round % 8 == 0 || one.rank == 3) one.client->wait(push, {});
           if (one.rank == 3) *acknowledged = round + 1;
@@ -34,8 +35,8 @@ TEST(TableDeaths, AKilledServerLosesNothingThatWasAcknowledgedAndNothingComesTwi
         }
         while (one.client->clock() < 30) one.client->advance({});
         ++*finished;
-        while (*finished < 3 || *acknowledged < 100) std::this_thread::sleep_for(1ms);
-        CHECK_THAT(are_all(one.all(), 700));
+        while (*finished < 3 || *acknowledged < kRounds / 2) std::this_thread::sleep_for(1ms);
+        CHECK_THAT(are_all(one.all(), 3 * kRounds + kRounds / 2));
         one.client->finish({});
         return 0;
       });
