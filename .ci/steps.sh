@@ -224,6 +224,31 @@ supported_pythons() {
 }
 step_oldest() { python_tests "$(supported_pythons | head -n 1)" lowest-direct; }
 step_newest() { python_tests "$(supported_pythons | tail -n 1)" highest; }
+# The newest patch of each minor version of PyTorch that torch.distributed's backend supports, in front
+# of the one in .venv. Each takes some 7 GB of disk while its tests run.
+step_torches() {
+  local minors minor failed=()
+  mapfile -t minors < <(pip index versions torch | grep -oE '\b2\.[0-9]+\b' | sort -uV |
+    sed -n '/^2\.6$/,$p')
+  for minor in "${minors[@]}"; do
+    torch_tests "$minor" || failed+=("$minor")
+  done
+  rm -rf .cache/dev/torch
+  ((${#minors[@]} && ${#failed[@]} == 0)) || { echo "failed with: ${failed[*]}" && return 1; }
+}
+torch_tests() { # torch_tests MINOR_VERSION
+  local there=$PWD/.cache/dev/torch
+  rm -rf "$there"
+  pip install --quiet --no-compile --target "$there" "torch==$1.*" &&
+    echo "row $(PYTHONPATH=$there python -c 'import torch; print("PyTorch", torch.__version__)')" &&
+    PYTHONPATH=$there pytests "torch-$1" \
+      python -m pytest "${beside[@]}" tests/python/torch -m "not long"
+}
+# Frameworks that make the process group themselves.
+step_programs() {
+  ensure_packages programs programs
+  pytests programs python -m pytest "${beside[@]}" tests/programs
+}
 step_readme() {
   pytests readme python -m pytest "${beside[@]}" tests/python/project/test_readme.py
 }

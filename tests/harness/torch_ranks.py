@@ -17,8 +17,8 @@ from typing import Any
 import forks
 import pytest
 
-# The first version that the backend is tested with.
-_LEAST = (2, 13)
+# The first version that the backend supports.
+_LEAST = (2, 6)
 
 _PREAMBLE = """\
 import os, pickle, signal, sys, time, warnings
@@ -51,7 +51,7 @@ def import_torch() -> Any:
     torch = pytest.importorskip("torch")
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     if version < _LEAST:
-        pytest.skip("the backend is for PyTorch 2.13 and later", allow_module_level=True)
+        pytest.skip("the backend is for PyTorch 2.6 and later", allow_module_level=True)
     return torch
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from torch_ranks import import_torch, run_ranks, run_script
 
-import_torch()
+HAS_FSDP = hasattr(import_torch().cpu.Stream, "record_event")
 
 pytestmark = pytest.mark.xdist_group("torch-backend")
 
@@ -65,26 +65,27 @@ def results(name):
     optimizer = PostLocalSGDOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), averager)
     found["local"] = train(model, optimizer)
 
-    mesh = init_device_mesh("cpu", (size,))
-    model = network()
-    for layer in model:
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    found["fsdp"] = train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    if hasattr(torch.cpu.Stream, "record_event"):  # before PyTorch 2.7 FSDP took no CPU tensors
+        mesh = init_device_mesh("cpu", (size,))
+        model = network()
+        for layer in model:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        found["fsdp"] = train(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
-    state = get_model_state_dict(model)
-    checkpoint.save(state, checkpoint_id=here / f"saved-{name}")
-    before = {key: value.full_tensor().clone() for key, value in state.items()
-              if hasattr(value, "full_tensor")}
-    for value in state.values():
-        with torch.no_grad():
-            getattr(value, "_local_tensor", value).zero_()
-    checkpoint.load(state, checkpoint_id=here / f"saved-{name}")
-    found["checkpoint"] = all(torch.equal(state[key].full_tensor(), value)
-                              for key, value in before.items()) and len(before) > 4
-    saved = checkpoint.async_save(state, checkpoint_id=here / f"later-{name}")
-    saved.result()
-    found["later"] = (here / f"later-{name}" / ".metadata").exists()
+        state = get_model_state_dict(model)
+        checkpoint.save(state, checkpoint_id=here / f"saved-{name}")
+        before = {key: value.full_tensor().clone() for key, value in state.items()
+                  if hasattr(value, "full_tensor")}
+        for value in state.values():
+            with torch.no_grad():
+                getattr(value, "_local_tensor", value).zero_()
+        checkpoint.load(state, checkpoint_id=here / f"saved-{name}")
+        found["checkpoint"] = all(torch.equal(state[key].full_tensor(), value)
+                                  for key, value in before.items()) and len(before) > 4
+        saved = checkpoint.async_save(state, checkpoint_id=here / f"later-{name}")
+        saved.result()
+        found["later"] = (here / f"later-{name}" / ".metadata").exists()
 
     layers = network()
     stage = PipelineStage([layers[:3], layers[3:]][rank], rank, size, torch.device("cpu"))
@@ -115,12 +116,14 @@ with warnings.catch_warnings():
 def test_losses_equal_those_of_gloo(tmp_path: Path) -> None:
     ranks = run_ranks(tmp_path, 2, TRAINING, limit=180)
     for by_gloo, by_malt in zip(ranks.each("gloo"), ranks.each("malt"), strict=True):
-        for kind in ("ddp", "compiled", "zero", "local", "fsdp", "pipeline"):
+        for kind in ("ddp", "compiled", "zero", "local", "pipeline"):
             assert by_malt[kind] == by_gloo[kind], kind
         # The last bits of PowerSGD's QR factors depend on where its matrices lie, with gloo too.
         assert by_malt["power"] == pytest.approx(by_gloo["power"], rel=1e-5)
-        assert by_malt["checkpoint"]
-        assert by_malt["later"]
+        if HAS_FSDP:
+            assert by_malt["fsdp"] == by_gloo["fsdp"]
+            assert by_malt["checkpoint"]
+            assert by_malt["later"]
     assert len(ranks.each("malt")[1]["pipeline"]) == 2  # of the last step's parts
 
 

@@ -20,6 +20,7 @@ from malt.torch._backend.limits import deadline_in
 from malt.torch._backend.members import Members
 from malt.torch._backend.point_to_point import Mail
 from malt.torch._backend.streams import on_stream_of
+from malt.torch._backend.versions import asks_async
 from malt.torch._backend.work import Call, Line, join_threads, recorded
 
 
@@ -60,7 +61,7 @@ class Core:
         """
         members = self.members
         deadline = deadline_in(seconds_of(getattr(opts, "timeout", None), members.timeout))
-        is_async = getattr(opts, "asyncOp", True)
+        is_async = asks_async(opts)
         stream = on_stream_of(tensors, arguments)
 
         def step() -> None:
@@ -88,7 +89,7 @@ class Core:
         Returns None for any other one, of which nothing was done.
         """
         if (
-            getattr(opts, "asyncOp", True)
+            asks_async(opts)
             or len(tensors) != 1
             or self._untaken is not None
             or not self.line.is_idle

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from malt._errors import ConfigError, PeerError, TimeoutError  # noqa: A004
 from malt._uninterrupted import uninterrupted
 from malt.torch._backend.streams import OnStream
+from malt.torch._backend.versions import IS_OLD, drop, keep
 
 Step = Callable[[], Any]
 
@@ -79,6 +80,7 @@ class Call(_Work):  # type: ignore[misc] # PyTorch is no dependency
         self._source = -1
         self.begun: list[None] = []
         self.is_withdrawn = False
+        keep(self)
 
     @classmethod
     def pending(cls, tensors: Any) -> Call:
@@ -135,6 +137,7 @@ class Call(_Work):  # type: ignore[misc] # PyTorch is no dependency
                 raise
             if not self._has_ended:
                 raise RuntimeError(f"wait(timeout): the call has not ended within {limit} s")
+        drop(self)
         if self.on_taken is not None:
             self.on_taken()
         if self._error is not None:
@@ -167,6 +170,7 @@ class Call(_Work):  # type: ignore[misc] # PyTorch is no dependency
         return self._future.then(lambda _: self._outcome())
 
     def _outcome(self) -> Any:
+        drop(self)
         if self._error is not None:
             raise self._error
         return self._tensors
@@ -188,10 +192,10 @@ def recorded(name: str, tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
         name: of the event.
         tensors: their shapes are recorded with it.
     """
-    held: list[Any] = []
-    with contextlib.suppress(TypeError):  # older versions of PyTorch take a name alone
-        held.append(torch._C._profiler._RecordFunctionFast(name, tuple(tensors), {}))
-        held[0].__enter__()
+    held = [torch._C._profiler._RecordFunctionFast(name, tuple(tensors), {})]
+    held[0].__enter__()
+    if IS_OLD:  # then it must end in this thread
+        held.pop().__exit__(None, None, None)
 
     def stop() -> None:
         # Dropped in another thread than it began in, the event counts as asynchronous.
