@@ -1,4 +1,4 @@
-"""DDP (also compiled, and with PowerSGD), FSDP2, pipelines, checkpoints, ZeRO and Lightning.
+"""DDP (also compiled, with hooks, in Join), FSDP2, tensors in parts, pipelines, ZeRO, Lightning.
 
 They run unchanged, with gloo's losses.
 """
@@ -19,6 +19,8 @@ pytestmark = pytest.mark.xdist_group("torch-backend")
 TRAINING = """
 from torch.nn.parallel import DistributedDataParallel
 from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer
+from torch.distributed.algorithms import Join
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 
@@ -30,14 +32,13 @@ def network():
 torch.manual_seed(rank + 1)
 batches = [(torch.randn(8, 16), torch.randint(4, (8,))) for _ in range(8)]
 
-def train(model, optimizer, after=lambda: None):
+def train(model, optimizer, given=batches):
     losses = []
-    for x, y in batches:
+    for x, y in given:
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(x), y)
         loss.backward()
         optimizer.step()
-        after()
         losses.append(loss.item())
     return losses
 
@@ -55,6 +56,30 @@ def results(name):
     model = DistributedDataParallel(network())
     compiled = torch.compile(model, backend="eager")
     found["compiled"] = train(compiled, torch.optim.SGD(model.parameters(), lr=0.1))
+
+    inside = torch.compile(network(), backend="eager")
+    model = DistributedDataParallel(inside)
+    found["compiled inside"] = train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+    model = DistributedDataParallel(network())
+    model.register_comm_hook(None, fp16_compress_hook)
+    found["fp16"] = train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+    model = DistributedDataParallel(network())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Join([model]):
+        found["join"] = train(model, optimizer, batches[3 * rank:])
+
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 64, dropout=0)
+    model = nn.Sequential(layer, nn.Linear(16, 4))
+    mesh = init_device_mesh("cpu", (size,))
+    parallelize_module(layer, mesh, {"linear1": ColwiseParallel(), "linear2": RowwiseParallel()})
+    alike = [(x.clone(), y.clone()) for x, y in batches]
+    for x, y in alike:
+        dist.broadcast(x, 0)
+        dist.broadcast(y, 0)
+    found["parallel"] = train(model, torch.optim.SGD(model.parameters(), lr=0.1), alike)
 
     model = DistributedDataParallel(network())
     optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01)
@@ -106,6 +131,9 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel, RowwiseParallel, parallelize_module,
+    )
     from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
     import torch.distributed.checkpoint as checkpoint
     from torch.distributed.checkpoint.state_dict import get_model_state_dict
@@ -113,10 +141,16 @@ with warnings.catch_warnings():
 """
 
 
+KINDS = (
+    *("ddp", "compiled", "compiled inside", "fp16", "join", "parallel", "zero", "local"),
+    "pipeline",
+)
+
+
 def test_losses_equal_those_of_gloo(tmp_path: Path) -> None:
     ranks = run_ranks(tmp_path, 2, TRAINING, limit=180)
     for by_gloo, by_malt in zip(ranks.each("gloo"), ranks.each("malt"), strict=True):
-        for kind in ("ddp", "compiled", "zero", "local", "pipeline"):
+        for kind in KINDS:
             assert by_malt[kind] == by_gloo[kind], kind
         # The last bits of PowerSGD's QR factors depend on where its matrices lie, with gloo too.
         assert by_malt["power"] == pytest.approx(by_gloo["power"], rel=1e-5)
