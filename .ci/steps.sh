@@ -224,8 +224,8 @@ supported_pythons() {
 }
 step_oldest() { python_tests "$(supported_pythons | head -n 1)" lowest-direct; }
 step_newest() { python_tests "$(supported_pythons | tail -n 1)" highest; }
-# The newest patch of each minor version of PyTorch that torch.distributed's backend supports, in front
-# of the one in .venv. Each takes some 7 GB of disk while its tests run.
+# The newest patch of each minor version of PyTorch that torch.distributed's backend supports, in
+# front of the one in .venv. Each takes some 7 GB of disk while its tests run.
 step_torches() {
   local minors minor failed=()
   mapfile -t minors < <(pip index versions torch | grep -oE '\b2\.[0-9]+\b' | sort -uV |

@@ -16,7 +16,8 @@ FITS = {
 
 
 @pytest.mark.parametrize(
-    "fit", ["sgd", pytest.param("sgd-async", marks=pytest.mark.long), "svc", "mf"]
+    "fit",
+    [pytest.param(fit, marks=pytest.mark.long) if fit == "sgd-async" else fit for fit in FITS],
 )
 def test_interrupt_of_one_rank_is_an_error_of_the_others(tmp_path: Path, fit: str) -> None:
     result = run_job(

@@ -90,7 +90,7 @@ def results(name):
     optimizer = PostLocalSGDOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), averager)
     found["local"] = train(model, optimizer)
 
-    if hasattr(torch.cpu.Stream, "record_event"):  # before PyTorch 2.7 FSDP took no CPU tensors
+    if hasattr(torch.cpu.Stream, "record_event"):  # FSDP of PyTorch 2.6 takes no CPU tensors
         mesh = init_device_mesh("cpu", (size,))
         model = network()
         for layer in model:
