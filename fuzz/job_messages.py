@@ -38,6 +38,7 @@ from malt._rejoining import handover, roles, vote
 from malt._shared import replica
 from malt._shared.streams import Streams
 from malt.ps import _joining as joining
+from malt.torch._backend import windows
 
 SIZE = 3  # ranks; this one is rank 0, but for the pool's requests
 FREE = 16 * MIB  # memory that the machine has
@@ -365,6 +366,11 @@ def form_table(given: bytes) -> None:
     joining.form_first(job, Group(given), "a table", "2 x float32", Deadline(1.0))
 
 
+def describe_tensor(given: bytes) -> None:
+    """As a window does with the note of rank 1."""
+    windows._Peer.unpack(1, given)
+
+
 ERRORS = (malt.Error,)
 DECODERS = {
     "values": Decoder(take_values, ERRORS),
@@ -383,6 +389,7 @@ DECODERS = {
     "handed_over": Decoder(take_over, ERRORS),
     "shared": Decoder(share, ERRORS),
     "table": Decoder(form_table, ERRORS, 1 << 27),
+    "window_note": Decoder(describe_tensor, ERRORS),
 }
 
 
@@ -391,7 +398,7 @@ if __name__ == "__main__":
     instrument(
         *("malt._alike", "malt._job", "malt._mistakes", "malt._messages", "malt._pieces"),
         *("malt._pool", "malt._recording", "malt._rejoining", "malt._shared", "malt._vectors"),
-        "malt.ps._joining",
+        *("malt.ps._joining", "malt.torch._backend.windows"),
     )
     with malt.init(), np.errstate(all="ignore"):
         VECTORS: Any = [malt.vector(np.zeros(2)), malt.sparse_vector(4, capacity=4)]

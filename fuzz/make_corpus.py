@@ -352,6 +352,22 @@ def notices() -> dict[str, bytes]:
     }
 
 
+def window() -> dict[str, bytes]:
+    """src/dstorm/collective/window_message.hpp; the window has 100 bytes."""
+
+    def message(kind: int, value: int, body: bytes = b"") -> bytes:
+        return struct.pack("<BQQ", 100, kind, value) + body
+
+    return {
+        "put": message(1, 92, bytes(8)),
+        "put.longer": message(1, 93, bytes(8)),
+        "put.beyond": message(1, 2**64 - 4, bytes(8)),
+        "signal": message(2, 5),
+        "end": message(3, 0),
+        "short": bytes(9),
+    }
+
+
 def roll_call() -> dict[str, bytes]:
     def change(call: int, rank: int, place: int, data: bytes) -> bytes:
         return struct.pack("<BBHB", call, rank, place, len(data)) + data
@@ -540,7 +556,7 @@ def of_decoders(names: Sequence[str], seeds: dict[str, bytes]) -> dict[str, byte
 JOB_MESSAGES = (
     *("values", "array_head", "pool_pieces", "pool_requests", "pool_sums", "pool_results"),
     *("reports", "broadcast", "subgroup", "matching", "votes", "roles", "sender_of_values"),
-    *("handed_over", "shared", "table"),
+    *("handed_over", "shared", "table", "window_note"),
 )
 
 
@@ -662,6 +678,10 @@ def job_messages() -> dict[str, bytes]:
             *(struct.pack("!Q", 11), b"2 x float32"),
             *(struct.pack("!Q", 10), struct.pack("!I", 3) + b"abcdef"),
         ),
+        "window_note": struct.pack("<QQBB2Q", 16, 64, 0, 2, 3, 4),
+        "window_note.longer_than_its_memory": struct.pack("<QQBB1Q", 16, 64, 0, 1, 2**63),
+        "window_note.no_dtype": struct.pack("<QQBB", 0, 64, 255, 0),
+        "window_note.short": struct.pack("<QQBB1Q", 0, 64, 0, 2, 3),
     }
     return of_decoders(JOB_MESSAGES, seeds)
 
@@ -833,8 +853,8 @@ def watching() -> dict[str, bytes]:
 
 TARGETS = [
     address, allreduce, dense, device_setting, downlink, graph, handshake, inbox, listener, notices,
-    record, roll_call, segment, sparse, svmlight, table, uplink, checkpoint, model, job_messages,
-    rendezvous, watching,
+    record, roll_call, segment, sparse, svmlight, table, uplink, window, checkpoint, model,
+    job_messages, rendezvous, watching,
 ]  # fmt: skip
 
 

@@ -44,6 +44,7 @@ void bind_table(py::module_& module);
 void bind_factorization(py::module_& module);
 void bind_changes(py::module_& module);
 void bind_topics(py::module_& module);
+void bind_window(py::module_& module);
 
 // Seconds as Python gives them; throws ConfigError, with the name, below zero.
 std::optional<std::chrono::nanoseconds> to_duration(std::optional<double> seconds,

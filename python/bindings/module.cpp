@@ -202,6 +202,7 @@ PYBIND11_MODULE(_core, module) {
   malt_bindings::bind_duplex(module);
   malt_bindings::bind_mail(module);
   malt_bindings::bind_messages(module);
+  malt_bindings::bind_window(module);
   malt_bindings::bind_process_group(module);
   malt_bindings::bind_rendezvous(module);
   malt_bindings::bind_linear(module);

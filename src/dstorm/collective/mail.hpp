@@ -76,6 +76,8 @@ class Mail {
 
   // Ends such a wait's sleep, from any thread: `ready` looks at something that has changed.
   void wake() noexcept { state_.channel().wake_self(); }
+  // The same for such a wait of another rank of this host.
+  void wake(int rank) noexcept { state_.channel().wake({&rank, 1}); }
 
   int rank() const { return state_.group().rank(); }
   Group& group() const { return state_.group(); }

@@ -133,10 +133,10 @@ for number, (name, call) in enumerate(calls.items()):
     try:
         call()
         error = ""
-    except RuntimeError as raised:  # which ends the group
-        raise AssertionError(name) from raised
     except malt.ConfigError as raised:
         error = str(raised)
+    except RuntimeError as raised:  # which ends the group
+        raise AssertionError(name) from raised
     seconds = time.monotonic() - begin
     rows = [torch.zeros(4) for _ in range(size)]
     dist.all_gather(rows, full(1000 * number + rank))

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import torch
 from torch.distributed import ReduceOp
 
-from malt._errors import ConfigError
 from malt.torch._backend import members as _members
 from malt.torch._backend import reductions
+from malt.torch._backend.errors import ConfigError
 from malt.torch._backend.members import NATIVE, SLOT_BYTES, Held, Members
 from malt.torch._backend.streams import staged
 from malt.torch._backend.tensors import bytes_of, check_writable

@@ -34,6 +34,7 @@ class Core:
         self.is_world = not names
         self.line = Line("malt collectives")
         self.mail = Mail(self.members, self.members.store)
+        self.windows: weakref.WeakSet[Any] = weakref.WeakSet()
         self.title = "malt"  # of the events that a profiler records
         self._number = 0
         # The synchronous call of the main thread whose end nobody has waited for.
@@ -164,6 +165,8 @@ class Core:
         """Leave: calls in progress fail, here and on the other ranks. Idempotent."""
         _open.discard(self)
         self.line.close()
+        for window in list(self.windows):
+            window.close()
         self.mail.close()
         self.members.close()
 

@@ -11,6 +11,10 @@ from malt import _errors as errors
 _OWN_END = re.compile(r"rank (\d+)(?= was evicted| is cut off)")  # the core's, of its own rank
 
 
+class ConfigError(errors.ConfigError, RuntimeError):
+    """A call has wrong arguments, or cannot work here."""
+
+
 class PeerError(errors.PeerError, RuntimeError):
     """A rank that the call needs is dead or has left.
 
@@ -53,4 +57,4 @@ def translation(call: str, names: Sequence[int], error: errors.Error) -> errors.
             "init_process_group(timeout=) or new_group(timeout=)",
             ranks,
         )
-    return errors.ConfigError(f"{call}: {error}")
+    return ConfigError(f"{call}: {error}")

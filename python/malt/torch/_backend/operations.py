@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch.distributed import ReduceOp
 
-from malt._errors import ConfigError
 from malt.torch._backend import collectives
 from malt.torch._backend.core import Core
+from malt.torch._backend.errors import ConfigError
 from malt.torch._backend.limits import deadline_in
 from malt.torch._backend.members import Members
 from malt.torch._backend.work import Call, torch_waits

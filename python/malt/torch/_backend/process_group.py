@@ -14,10 +14,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from malt._errors import ConfigError
 from malt.torch._backend.compiled import keep_uncompiled
 from malt.torch._backend.core import Core
+from malt.torch._backend.errors import ConfigError
 from malt.torch._backend.operations import Operations
+from malt.torch._backend.windows import Window
 from malt.torch._backend.work import Call
 
 
@@ -60,6 +61,20 @@ class MaltProcessGroup(Operations, dist.ProcessGroup):  # type: ignore[misc] # P
 
     def get_group_store(self) -> dist.Store:
         return self._store
+
+    @property
+    def supports_window(self) -> bool:
+        """Whether new_window() makes windows: if this PyTorch can move a tensor's memory."""
+        return hasattr(torch.UntypedStorage, "_swap_data_ptr_")
+
+    def new_window(self, tensor: torch.Tensor | None = None) -> Window:
+        """Make a one-sided window, of the tensor if there is one. Collective."""
+        if not self.supports_window:
+            raise ConfigError("new_window: it needs PyTorch 2.14 or later")
+        window = Window(self.core)
+        if tensor is not None:
+            window.tensor_register(tensor)
+        return window
 
     def supports_tensor_alloc(self, _: torch.device) -> bool:
         return False
@@ -172,4 +187,4 @@ def create(options: Any, config: Any = None) -> MaltProcessGroup:
     return MixedProcessGroup(options.store, core, others)
 
 
-keep_uncompiled(Operations, MaltProcessGroup, MixedProcessGroup, Call)
+keep_uncompiled(Operations, MaltProcessGroup, MixedProcessGroup, Call, Window)

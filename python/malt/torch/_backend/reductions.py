@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch.distributed import ReduceOp
 
-from malt._errors import ConfigError
+from malt.torch._backend.errors import ConfigError
 
 WIDE = {torch.bool: torch.int64} | {
     each: torch.int64 if not each.is_floating_point else torch.float32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from malt._errors import ConfigError
+from malt.torch._backend.errors import ConfigError
 
 
 def bytes_of(tensor: torch.Tensor) -> int:

@@ -18,13 +18,18 @@ _TAG_BITS = 27  # of the 32 of a link's tag
 _MOST_TAG = (1 << _TAG_BITS) - 1
 # A dtype's number is its place here, as all ranks have it. All others have the number after these.
 # Older versions of PyTorch lack some.
-_DTYPES = (
+DTYPES = (
     *("float32", "float64", "float16", "bfloat16", "uint8", "int8", "int16", "int32", "int64"),
     *("bool", "complex64", "complex128", "complex32", "uint16", "uint32", "uint64"),
     *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"),
 )
-_NUMBERS = {getattr(torch, name, name): number for number, name in enumerate(_DTYPES)}
-_NAMES = [*(f"torch.{name}" for name in _DTYPES), "another dtype"]
+_NUMBERS = {getattr(torch, name, name): number for number, name in enumerate(DTYPES)}
+_NAMES = [*(f"torch.{name}" for name in DTYPES), "another dtype"]
+
+
+def number_of(dtype: torch.dtype) -> int:
+    """Return the number of a dtype."""
+    return _NUMBERS.get(dtype, len(DTYPES))
 
 
 def check_tag(tag: int) -> None:
@@ -67,7 +72,7 @@ class TypedLink:
         Raises:
             ConfigError: the message has another length or dtype. It is dropped.
         """
-        own = _NUMBERS.get(tensor.dtype, len(_DTYPES))
+        own = number_of(tensor.dtype)
         dtypes = _of_any_dtype(tag)
         given = self._link.await_tag(dtypes, 0)
         left = time_left(deadline)
@@ -91,7 +96,7 @@ class TypedLink:
 
 
 def _typed(tag: int, dtype: torch.dtype) -> int:
-    return tag | _NUMBERS.get(dtype, len(_DTYPES)) << _TAG_BITS
+    return tag | number_of(dtype) << _TAG_BITS
 
 
 @functools.lru_cache(maxsize=1024)

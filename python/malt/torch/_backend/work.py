@@ -18,8 +18,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from malt._errors import ConfigError, PeerError, TimeoutError  # noqa: A004
+from malt._errors import PeerError, TimeoutError  # noqa: A004
 from malt._uninterrupted import uninterrupted
+from malt.torch._backend.errors import ConfigError
 from malt.torch._backend.streams import OnStream
 from malt.torch._backend.versions import IS_OLD, drop, keep
 
