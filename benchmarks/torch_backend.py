@@ -9,7 +9,8 @@ With --hosts it also measures all_reduce between two hosts, which are network na
 (tests/hosts/). In each job all ranks are in a process group of either backend. The backends take
 turns, run of calls by run of calls and block of steps by block of steps, so that both meet the same
 machine. Each rank has one thread. DeepSpeed's all-reduce is its inference_all_reduce(), through
-shared memory on one host; its process group is gloo's.
+shared memory on one host; its process group is gloo's. A window's put and signal are measured
+beside Tensor.copy_() into memory of the rank's own, and send() and recv() beside gloo's.
 """
 
 import importlib.util
@@ -34,6 +35,8 @@ RUNS = 24
 WIDTHS = {256: 1.8, 2800: 1.5}  # of the network's layers, least ratio
 BATCH = 64
 STEPS = 10  # in a block
+PUTS = {4 * KB: (500, 2), 1 * MB: (50, 1.2)}  # in a run, most ratio to a copy
+MESSAGES = {4 * KB: (50, 1.5), 1 * MB: (20, 1.5)}  # there and back in a run, least ratio to gloo
 LIMIT_SECONDS = 300
 
 
@@ -96,6 +99,55 @@ def time_calls(ways, group, size, calls, runs):
     return seconds
 
 
+def time_puts(rank, window, size, puts, runs):
+    """Seconds of a put and a signal from rank 0 to rank 1, and of a copy on rank 0: of runs."""
+    import torch
+    from torch import distributed
+
+    given, copy = torch.ones(size // 4), torch.zeros(size // 4)
+    seconds = {"put and signal": [], "copy": []}
+    for run in range(runs + 2):  # the first two warm up
+        distributed.barrier()
+        if rank == 1:
+            for _ in range(puts):
+                window.wait_signal(0)
+        if rank != 0:
+            continue
+        start = time.perf_counter()
+        for _ in range(puts):
+            window.put(given, 1, 0)
+            window.signal(1)
+        middle = time.perf_counter()
+        for _ in range(puts):
+            copy.copy_(given)
+        if run > 1:
+            seconds["put and signal"].append((middle - start) / puts)
+            seconds["copy"].append((time.perf_counter() - middle) / puts)
+    return seconds
+
+
+def time_messages(rank, groups, size, messages, runs):
+    """Seconds of a message from rank 0 to rank 1 or back, by backend: of runs."""
+    import torch
+    from torch import distributed
+
+    tensor = torch.ones(size // 4)
+    seconds = {name: [] for name in groups}
+    for run in range(runs + 2):
+        for name, group in groups.items():
+            distributed.barrier()
+            start = time.perf_counter()
+            for _ in range(messages if rank < 2 else 0):
+                for sender in range(2):
+                    if rank == sender:
+                        distributed.send(tensor, 1 - rank, group)
+                    else:
+                        distributed.recv(tensor, 1 - rank, group)
+            if run > 1:
+                seconds[name].append((time.perf_counter() - start) / messages / 2)
+    return seconds
+
+
 def network(width):
     from torch import nn
 
@@ -145,9 +197,16 @@ def work(rank, size, folder, options):
     if is_one_host and importlib.util.find_spec("deepspeed"):
         ways["deepspeed"] = deepspeed_all_reduce(rank, size)
     few = 1 if size <= report.CORES else 3  # where ranks share cores, calls take far longer
-    found = {"calls": {}, "training": {}}
+    found = {"calls": {}, "puts": {}, "messages": {}, "training": {}}
     for length, (calls, _) in SIZES.items():
         found["calls"][length] = time_calls(ways, groups["malt"], length, calls, RUNS // few)
+    if is_one_host and size == 2:
+        window = groups["malt"].new_window(torch.zeros(max(PUTS) // 4))
+        for length, (puts, _) in PUTS.items():
+            found["puts"][length] = time_puts(rank, window, length, puts, RUNS)
+        window.tensor_deregister()
+        for length, (messages, _) in MESSAGES.items():
+            found["messages"][length] = time_messages(rank, groups, length, messages, RUNS)
     for width in WIDTHS if is_one_host else ():
         seconds, parameters = time_training(groups, width, max(options.blocks // few, 3))
         found["training"][width] = {"seconds": seconds, "parameters": parameters}
@@ -220,6 +279,42 @@ class Report(report.Report):
             "use TCP.\n\n" + table(header, rows)
         )
 
+    def pairs(self, found):
+        """What rank 0 of two on one host has measured with rank 1 alone."""
+        rows = []
+        for length, (_, most) in PUTS.items():
+            put, copy = (
+                statistics.median(found["puts"][str(length)][name])
+                for name in ("put and signal", "copy")
+            )
+            verdict = self._verdict(
+                f"put and signal of {size_text(length)}",
+                put > most * copy and times(put / copy),
+            )
+            row = [size_text(length), microseconds(put), microseconds(copy)]
+            rows.append([*row, times(put / copy), f"{most:g}", verdict])
+        header = ["bytes", "put and signal", "copy", "x copy", "at most", ""]
+        self._sections.append(
+            "Microseconds of a window's `put` and `signal` to the other rank of a host, in runs of "
+            "500 and 50, and of `Tensor.copy_()` to memory of the rank itself.\n\n"
+            + table(header, rows)
+        )
+        rows = []
+        for length, (_, least) in MESSAGES.items():
+            gloo, malt = (
+                statistics.median(found["messages"][str(length)][name]) for name in BACKENDS
+            )
+            verdict = self._verdict(
+                f"a message of {size_text(length)}", gloo < least * malt and times(gloo / malt)
+            )
+            row = [size_text(length), microseconds(gloo), microseconds(malt)]
+            rows.append([*row, times(gloo / malt), f"{least:g}", verdict])
+        header = ["bytes", "gloo", "malt", "x gloo", "at least", ""]
+        self._sections.append(
+            "Microseconds of a message on one host: `send` and `recv` in turn.\n\n"
+            + table(header, rows)
+        )
+
     def training(self, measured):
         rows = []
         for size, found in measured.items():
@@ -250,6 +345,8 @@ def main():
     measured = {size: run(size, options.blocks) for size in options.ranks}
     made = Report("torch_backend.py", "A backend for torch.distributed", "all runs and blocks")
     made.calls(measured, run_between_hosts() if options.hosts else None)
+    if 2 in measured:
+        made.pairs(measured[2])
     made.training(measured)
     return made.finish(options.output)
 

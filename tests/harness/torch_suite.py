@@ -48,7 +48,7 @@ def _put_malt_for_gloo() -> None:
         def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, process_group.MaltProcessGroup)
 
-        def __call__(cls, store: Any, rank: int, size: int, timeout: Any) -> Any:
+        def __call__(cls, store: Any, rank: int, size: int, timeout: Any, **_: Any) -> Any:
             names = c10d._world.malt_names if rank >= 0 else []
             options = types.SimpleNamespace(
                 store=store,

@@ -177,6 +177,7 @@ class Receiver:
         self._waiting: list[_Waiting] = []  # the oldest first
         self._lock = threading.Lock()  # of the list, and of whether a thread serves it
         self._busy = threading.Lock()  # held by the thread that uses the link
+        self._direct = 0  # that thread, where it receives in its own call
         self._has_thread = False
         self._blocking = Blocking("recv")
 
@@ -184,7 +185,15 @@ class Receiver:
         return self._end.is_wanted()
 
     def receive(self, tensor: torch.Tensor, tag: int, is_blocking: bool) -> Call:
-        """Receive a tensor: at once if its message is there, else in a thread."""
+        """Receive a tensor: at once if its message is there, else in a thread.
+
+        If the caller waits for the tensor anyway, it looks for a while: that is quicker.
+        """
+        if self._direct == threading.get_ident():
+            raise errors.ConfigError(
+                "recv: a signal handler has made this call inside another recv from the same rank: "
+                "have it set a flag, and make the call where the program looks at that"
+            )
         self._blocking.settle()
         deadline = deadline_in(self._timeout)
         call = Call.pending([tensor])
@@ -194,7 +203,13 @@ class Receiver:
             is_first = not self._has_thread
         if is_first and self._end.is_made:
             with self._busy:  # those that may hold it have earlier deadlines
-                has_come = self._take(tensor, tag, deadline, call)
+                self._direct = threading.get_ident()
+                try:
+                    has_come = self._take(
+                        tensor, tag, deadline, call, seconds=_LOOK_SECONDS if is_blocking else 0
+                    )
+                finally:
+                    self._direct = 0
             if has_come:
                 call.end(source=self._source)
                 return call
@@ -243,10 +258,11 @@ class Receiver:
         deadline: float,
         call: Call,
         begin: Callable[[], bool] = lambda: True,
+        seconds: float = 0,
     ) -> bool:
         with translated("recv", self._end.names):
             link = self._end.link(deadline)
-            if link.await_tag([tag], 0) < 0:
+            if link.await_tag([tag], min(seconds, time_left(deadline))) < 0:
                 return False
             if begin():
                 self._read(link, tensor, tag, deadline, call)

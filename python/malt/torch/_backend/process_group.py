@@ -81,7 +81,14 @@ class MaltProcessGroup(Operations, dist.ProcessGroup):  # type: ignore[misc] # P
 
     @property
     def _device_types(self) -> list[torch.device]:
-        """The devices that torch may give the group tensors of by itself."""
+        """The devices that torch may give the group tensors of by itself.
+
+        None before torch lists the group. From PyTorch 2.15 on it would attach its flight recorder
+        to a new group that has devices, which works only for a backend in C++.
+        """
+        return self._devices() if self in distributed_c10d._world.pg_map else []
+
+    def _devices(self) -> list[torch.device]:
         return [torch.device("cpu")]
 
     def get_backend(self, device: torch.device | str) -> dist.ProcessGroup:  # noqa: ARG002
@@ -104,8 +111,7 @@ class MixedProcessGroup(MaltProcessGroup):
         super().__init__(store, core)
         self.others = others
 
-    @property
-    def _device_types(self) -> list[torch.device]:
+    def _devices(self) -> list[torch.device]:
         return [torch.device("cpu"), *self.others._device_types]
 
     def get_backend(self, device: torch.device | str) -> dist.ProcessGroup:
