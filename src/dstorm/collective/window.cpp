@@ -254,7 +254,8 @@ void Window::take_over(Lock& lock, const Deadline& deadline) {
   check_outside();
   ++wanted_;
   if (is_used_) mail_->wake();
-  const bool is_free = changed_.wait_for(lock, deadline.left(), [&] { return !is_used_; });
+  const nanoseconds left = std::min<nanoseconds>(deadline.left(), kLong);
+  const bool is_free = changed_.wait_for(lock, left, [&] { return !is_used_; });
   --wanted_;
   if (!is_free) {
     throw TimeoutError(

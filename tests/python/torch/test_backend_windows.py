@@ -184,6 +184,7 @@ def wrong_ones():
     taken = torch.ones(4)
     other = group.new_window(taken)
     yield "another window", lambda: taken
+    yield "not list", lambda: [1.0]
     yield "meta", lambda: torch.ones(4, device="meta")
     yield "sparse", lambda: torch.ones(4).to_sparse()
     yield "not contiguous", lambda: torch.ones((4, 4)).t()

@@ -34,7 +34,7 @@ class Core:
         self.is_world = not names
         self.line = Line("malt collectives")
         self.mail = Mail(self.members, self.members.store)
-        self.windows: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.windows: set[Any] = set()  # those that have a tensor
         self.title = "malt"  # of the events that a profiler records
         self._number = 0
         # The synchronous call of the main thread whose end nobody has waited for.

@@ -145,7 +145,7 @@ def _handing_on(name: str) -> Callable[..., Any]:
 
 for _name in [name for name in vars(Operations) if name.startswith(("all", "reduce"))] + [
     *("broadcast", "gather", "scatter", "send", "recv", "recv_anysource", "barrier"),
-    *("_allgather_base", "_reduce_scatter_base"),
+    *("_allgather_base", "_reduce_scatter_base", "new_window"),
 ]:
     setattr(MixedProcessGroup, _name, _handing_on(_name))
 

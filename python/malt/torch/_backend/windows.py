@@ -23,7 +23,7 @@ from malt._job.joining import form_group
 from malt.torch._backend.core import Core, seconds_of
 from malt.torch._backend.errors import ConfigError, translation
 from malt.torch._backend.limits import deadline_in, time_left
-from malt.torch._backend.members import Members
+from malt.torch._backend.members import Members, goes_on
 from malt.torch._backend.store_bootstrap import bootstrap_over
 from malt.torch._backend.streams import is_plain, on_host
 from malt.torch._backend.tensors import bytes_of, check_memory, check_writable
@@ -92,7 +92,6 @@ class Window:
         self._taken: list[int] = []
         self._lines: dict[int, Line] = {}  # make the asynchronous waits for a rank
         self._done = Call([])
-        core.windows.add(self)
 
     def tensor_register(self, tensor: torch.Tensor, owning: bool = True) -> None:  # noqa: ARG002
         """Let the other ranks write into a tensor. Collective.
@@ -145,10 +144,13 @@ class Window:
         self._peers = peers
         self._sent, self._taken = ([0] * members.size for _ in range(2))
         self._made = made
+        self._core.windows.add(self)  # the others write to it, whoever holds it here
 
     @staticmethod
     def _check(tensor: torch.Tensor) -> torch.UntypedStorage:
         """Check that a tensor can be registered; return its memory."""
+        if not isinstance(tensor, torch.Tensor):
+            raise ConfigError(f"a window takes a tensor, not {type(tensor).__name__}")
         if tensor.layout is not torch.strided or not tensor.is_cpu or not is_plain(tensor):
             raise ConfigError(
                 f"a window takes a plain strided tensor of the CPU; this one is {tensor.layout} on "
@@ -185,18 +187,19 @@ class Window:
 
     def _deregister(self, members: Members, deadline: float) -> None:
         made = self._registered()
-        members.run([], [], "tensor_deregister", deadline)
+        members.run([], [], "tensor_deregister", deadline, goes_on())
         made.close(time_left(deadline))
         self.close(time_left(deadline))
 
     def _registered(self) -> core_import.Window:
         if self._made is None:
-            raise ConfigError("no tensor is registered; not registered windows take no call")
+            raise ConfigError("the window is not registered; give it a tensor by tensor_register()")
         return self._made
 
     def close(self, seconds: float = _LEAVE_SECONDS) -> None:
         """Leave the window, without the other ranks. Idempotent."""
         made, self._made = self._made, None
+        self._core.windows.discard(self)
         self._move_back()
         for line in self._lines.values():
             line.close()
