@@ -14,6 +14,7 @@ namespace {
 
 using dstorm::Deadline;
 using dstorm::Window;
+using dstorm::WindowMemory;
 using Address = std::uintptr_t;
 using NoGil = py::call_guard<py::gil_scoped_release>;
 
@@ -32,14 +33,15 @@ std::span<const std::byte> bytes_at(Address data, std::size_t bytes) {
   return {reinterpret_cast<const std::byte*>(data), bytes};
 }
 
-Held make(const std::shared_ptr<dstorm::Group>& group, std::string name, Address data,
-          std::size_t bytes, std::size_t first, std::size_t length, const py::bytes& note,
-          double timeout) {
+using Memory = std::shared_ptr<WindowMemory>;
+
+Held make(const std::shared_ptr<dstorm::Group>& group, std::string name, Memory own,
+          std::size_t first, std::size_t length, const py::bytes& note, double timeout) {
   const std::string_view given = note;
   const py::gil_scoped_release no_gil;
   const dstorm::Group::Within within(*group, *to_duration(timeout));
-  return Held(new Window(group, std::move(name), bytes_at(data, bytes),
-                         Window::Place{first, length}, std::as_bytes(std::span(given))));
+  return Held(new Window(group, std::move(name), std::move(own), Window::Place{first, length},
+                         std::as_bytes(std::span(given))));
 }
 
 py::bytes note(const Window& self, int rank) {
@@ -47,11 +49,9 @@ py::bytes note(const Window& self, int rank) {
   return {reinterpret_cast<const char*>(note.data()), note.size()};
 }
 
-py::array_t<std::uint8_t> memory(const Window& self, int rank) {
-  using Holder = std::shared_ptr<const dstorm::host::Memory>;
-  auto [holder, bytes] = self.memory(rank);
-  const py::capsule base(new Holder(std::move(holder)),
-                         [](void* held) { delete static_cast<Holder*>(held); });
+py::array_t<std::uint8_t> array_over(const Memory& memory) {
+  const std::span<std::byte> bytes = memory->bytes();
+  const py::capsule base(new Memory(memory), [](void* held) { delete static_cast<Memory*>(held); });
   return {{bytes.size()}, {}, reinterpret_cast<std::uint8_t*>(bytes.data()), base};
 }
 
@@ -80,15 +80,24 @@ void signal(Window& self, int to, std::uint64_t count, double timeout) {
 }  // namespace
 
 void bind_window(py::module_& module) {
+  py::class_<WindowMemory, Memory>(module, "WindowMemory",
+                                   "Shared memory for windows; for the package.")
+      .def(py::init([](Address data, std::size_t bytes) {
+             return std::make_shared<WindowMemory>(bytes_at(data, bytes));
+           }),
+           py::arg("data"), py::arg("bytes"),
+           "Memory that begins with a copy of the bytes at the address `data`.", NoGil())
+      .def("array", &array_over, "The memory itself, which lives as long as the array.");
   py::class_<Window, Held>(module, "Window", "Memory that other ranks write into; for the package.")
-      .def(
-          py::init(&make), py::arg("group"), py::arg("name"), py::arg("data"), py::arg("bytes"),
-          py::arg("first"), py::arg("length"), py::arg("note"), py::arg("timeout"),
-          "Collective. This rank's memory begins with a copy of `bytes` at the address `data`; the "
-          "others write to `length` of them from `first`, and get the note.")
+      .def(py::init(&make), py::arg("group"), py::arg("name"), py::arg("memory"), py::arg("first"),
+           py::arg("length"), py::arg("note"), py::arg("timeout"),
+           "Collective. The others write to `length` bytes of the memory from `first`, and get the "
+           "note.")
       .def("note", &note, py::arg("rank"), "The note that a rank gave.")
-      .def("is_mapped", &Window::is_mapped, py::arg("rank"), "Whether there is memory() of a rank.")
-      .def("memory", &memory, py::arg("rank"), "The memory of a rank of this host, in place.")
+      .def("is_mapped", &Window::is_mapped, py::arg("rank"), "Whether there is array() of a rank.")
+      .def(
+          "array", [](const Window& self, int rank) { return array_over(self.memory(rank)); },
+          py::arg("rank"), "The memory of a rank of this host itself.")
       .def("put", &put, py::arg("to"), py::arg("offset"), py::arg("data"), py::arg("bytes"),
            py::arg("timeout"), "Write the bytes at the address `data` into a rank's window.")
       .def("signal", &signal, py::arg("to"), py::arg("count"), py::arg("timeout"),

@@ -203,12 +203,16 @@ std::uint64_t Group::posted() const noexcept {
   return impl_->control.member(rank()).posted.load(std::memory_order_relaxed);
 }
 
+void Group::interrupt() const {
+  const Turns::Pause pause(*impl_->turns, Turns::Code::kInterrupt);
+  if (impl_->options.interrupt) impl_->options.interrupt();
+}
+
 bool Group::await(const std::function<bool()>& ready, nanoseconds timeout) const {
   constexpr std::chrono::microseconds kNap{200};
   for (const auto start = Clock::now(); !ready();) {
     if (Clock::now() - start > timeout) return false;
-    const Turns::Pause pause(*impl_->turns, Turns::Code::kInterrupt);
-    if (impl_->options.interrupt) impl_->options.interrupt();
+    interrupt();
     std::this_thread::sleep_for(kNap);
   }
   return true;

@@ -163,6 +163,8 @@ class Group : public std::enable_shared_from_this<Group> {
   // In a superseded group: records that a copy of the result of a gather or an allreduce of
   // `segment` has been kept. The record holds until another rank of the host restores the group.
   void keep_round(const std::string& segment) noexcept;
+  // Calls GroupOptions::interrupt: for waits that do not go through waiter(). It may throw.
+  void interrupt() const;
   // Waits for `ready` in a superseded group, where no rank rings another. It polls. Returns false
   // when the time is up.
   bool await(const std::function<bool()>& ready, std::chrono::nanoseconds timeout) const;

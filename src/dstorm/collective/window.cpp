@@ -24,19 +24,46 @@ constexpr int kManySlots = 16;
 // The receiving thread leaves the mail alone for so long after a call has used it, as another one
 // often follows.
 constexpr std::chrono::milliseconds kAlone{1};
-// The longest wait of a thread for what another one takes in, before it looks by itself.
+// The longest wait of a thread for what another one takes in, before it looks by itself; and for
+// the mail, before it looks at signals.
 constexpr std::chrono::milliseconds kLook{20};
+constexpr std::chrono::milliseconds kNap{200};
 constexpr std::chrono::hours kLong{1000};
 
 using Kind = WindowMessage::Kind;
 
+// The memory begins with the token.
+constexpr std::size_t kHeadBytes = kPage;
+
 }  // namespace
+
+WindowMemory::WindowMemory(std::span<const std::byte> content)
+    : token_(host::make_token()),
+      memory_(host::Memory::create(kHeadBytes + content.size(), kHeadBytes + content.size(),
+                                   "a window")) {
+  memory_.reserve(0, memory_.size(), "a window");
+  std::memcpy(memory_.data(), &token_, sizeof(token_));
+  if (!content.empty()) std::memcpy(bytes().data(), content.data(), content.size());
+}
+
+WindowMemory::WindowMemory(pid_t pid, int fd, std::size_t bytes, const host::Token& token)
+    : token_(token), memory_(host::Memory::open(pid, fd, kHeadBytes + bytes, "a window")) {
+  if (std::memcmp(memory_.data(), &token_, sizeof(token_)) != 0) {
+    throw ConfigError("the memory of a window is not where process " + std::to_string(pid) +
+                      " said; do the ranks share a PID namespace?");
+  }
+  memory_.close_fd();
+}
+
+std::span<std::byte> WindowMemory::bytes() const {
+  return {memory_.data() + kHeadBytes, memory_.size() - kHeadBytes};
+}
 
 // The record that each rank posts while the ranks make a window.
 struct Window::Offer {
   std::int32_t pid = -1;
-  std::int32_t fd = -1;
-  host::Token token{};
+  std::int32_t fds[2] = {-1, -1};  // of its memory, of its counts
+  host::Token tokens[2] = {};
   std::uint64_t memory_bytes = 0;
   std::uint64_t first = 0;
   std::uint64_t bytes = 0;
@@ -45,41 +72,37 @@ struct Window::Offer {
   char error[384] = {};
 };
 
-Window::Window(std::shared_ptr<Group> group, std::string name, std::span<const std::byte> content,
+Window::Window(std::shared_ptr<Group> group, std::string name, std::shared_ptr<WindowMemory> memory,
                Place place, std::span<const std::byte> note)
     : group_(std::move(group)), name_("window '" + name + "'") {
   static_assert(sizeof(Offer) <= Group::kMostExchanged);
-  if (note.size() > kMostNote || place.first > content.size() ||
-      place.bytes > content.size() - place.first) {
-    throw ConfigError(name_ + ": its place or its note is too long");
-  }
+  const std::size_t memory_bytes = memory->bytes().size();
   for (int r = 0; r < group_->size(); ++r) peers_.push_back(std::make_unique<Peer>());
   Offer mine;
   Peer& own = peer(group_->rank());
+  own.memory = std::move(memory);
   attempt(mine, [&] {
-    host::Memory made =
-        host::Memory::create(lines_bytes() + content.size(), lines_bytes() + content.size(), name_);
-    made.reserve(0, made.size(), name_);
-    mine.token = host::make_token();
-    std::memcpy(made.data(), &mine.token, sizeof(mine.token));
-    if (!content.empty()) {
-      std::memcpy(made.data() + lines_bytes(), content.data(), content.size());
+    if (note.size() > kMostNote || place.first > memory_bytes ||
+        place.bytes > memory_bytes - place.first) {
+      throw ConfigError(name_ + ": its place or its note is too long");
     }
-    mine.fd = made.fd();
-    own.memory = std::make_shared<host::Memory>(std::move(made));
+    own.counts = std::make_shared<WindowMemory>(Bytes(peers_.size() * kLine));
+    mine.fds[0] = own.memory->fd();
+    mine.fds[1] = own.counts->fd();
+    mine.tokens[0] = own.memory->token();
+    mine.tokens[1] = own.counts->token();
+    mine.note_bytes = static_cast<std::uint32_t>(note.size());
+    if (!note.empty()) std::memcpy(mine.note, note.data(), note.size());
   });
   mine.pid = getpid();
-  mine.memory_bytes = content.size();
+  mine.memory_bytes = memory_bytes;
   mine.first = place.first;
   mine.bytes = place.bytes;
-  mine.note_bytes = static_cast<std::uint32_t>(note.size());
-  if (!note.empty()) std::memcpy(mine.note, note.data(), note.size());
   const std::vector<Offer> offers = exchange("memory", mine);
   attempt(mine, [&] {
     for (int r = 0; r < group_->size(); ++r) open(r, offers[static_cast<std::size_t>(r)]);
   });
   exchange("mapped", mine);
-  own.memory->close_fd();
   const bool is_one_host = group_->is_one_host();
   mail_ = std::make_unique<Mail>(group_, std::move(name), is_one_host ? kShortSlot : kLongSlot,
                                  is_one_host ? kFewSlots : kManySlots);
@@ -118,32 +141,20 @@ void Window::open(int rank, const Offer& offer) {
   of.place = {offer.first, offer.bytes};
   of.note.assign(offer.note, offer.note + offer.note_bytes);
   if (rank == group_->rank() || group_->route(rank).transport != "shm") return;
-  host::Memory opened =
-      host::Memory::open(offer.pid, offer.fd, lines_bytes() + offer.memory_bytes, name_);
-  if (std::memcmp(opened.data(), &offer.token, sizeof(offer.token)) != 0) {
-    throw ConfigError(name_ + ": the memory of rank " + std::to_string(rank) +
-                      " is not where it said; do the ranks share a PID namespace?");
-  }
-  opened.close_fd();
-  of.memory = std::make_shared<host::Memory>(std::move(opened));
+  of.memory =
+      std::make_shared<WindowMemory>(offer.pid, offer.fds[0], offer.memory_bytes, offer.tokens[0]);
+  of.counts = std::make_shared<WindowMemory>(offer.pid, offer.fds[1], peers_.size() * kLine,
+                                             offer.tokens[1]);
 }
 
-// The memory begins with a line for the token and one for the signals of each rank.
-std::size_t Window::lines_bytes() const { return round_up((1 + peers_.size()) * kLine, kPage); }
-
 std::atomic<std::uint64_t>& Window::count(int of, int from) const {
-  return *reinterpret_cast<std::atomic<std::uint64_t>*>(
-      peer(of).memory->data() + (1 + static_cast<std::size_t>(from)) * kLine);
+  std::byte* const line = &peer(of).counts->bytes()[static_cast<std::size_t>(from) * kLine];
+  return *reinterpret_cast<std::atomic<std::uint64_t>*>(line);
 }
 
 std::uint64_t Window::signals_of(int rank) const {
   return is_mapped(rank) ? count(group_->rank(), rank).load(std::memory_order_acquire)
                          : peer(rank).signals.load(std::memory_order_acquire);
-}
-
-Window::Mapped Window::memory(int rank) const {
-  const auto& memory = peer(rank).memory;
-  return {memory, {memory->data() + lines_bytes(), memory->size() - lines_bytes()}};
 }
 
 bool Window::is_gone(int rank) const { return rank != group_->rank() && !mail_->is_live(rank); }
@@ -171,7 +182,7 @@ void Window::put(int to, std::size_t offset, std::span<const std::byte> bytes,
   }
   if (bytes.empty()) return;
   if (is_mapped(to)) {
-    std::memmove(memory(to).bytes.data() + place.first + offset, bytes.data(), bytes.size());
+    std::memmove(memory(to)->bytes().data() + place.first + offset, bytes.data(), bytes.size());
   } else {
     send_all(to, offset, bytes, deadline);
   }
@@ -230,7 +241,7 @@ void Window::use(Lock& lock, Function&& function) {
       window.is_used_ = false;
       window.user_ = {};
       window.used_at_ = Clock::now();
-      window.changed_.notify_all();
+      window.changed_->notify_all();
     }
     Used(const Used&) = delete;
     Used& operator=(const Used&) = delete;
@@ -249,17 +260,33 @@ void Window::check_outside() const {
   }
 }
 
+// Waits for changed_, and looks at signals.
+void Window::nap(Lock& lock, nanoseconds most, const Deadline& deadline) {
+  const auto is_over = changed_->wait_for(lock, std::min<nanoseconds>(deadline.left(), most));
+  if (is_over == std::cv_status::no_timeout) return;
+  lock.unlock();
+  group_->interrupt();
+  lock.lock();
+}
+
 // Returns when nobody uses the mail.
 void Window::take_over(Lock& lock, const Deadline& deadline) {
   check_outside();
-  ++wanted_;
+  struct Wanted {
+    std::atomic<int>& count;
+    explicit Wanted(std::atomic<int>& of) : count(of) { ++count; }
+    ~Wanted() { --count; }
+    Wanted(const Wanted&) = delete;
+    Wanted& operator=(const Wanted&) = delete;
+  };
+  const Wanted wanted(wanted_);
   if (is_used_) mail_->wake();
-  const nanoseconds left = std::min<nanoseconds>(deadline.left(), kLong);
-  const bool is_free = changed_.wait_for(lock, left, [&] { return !is_used_; });
-  --wanted_;
-  if (!is_free) {
-    throw TimeoutError(
-        name_ + ": another thread's call has lasted for " + format_seconds(deadline.limit()), {});
+  while (is_used_) {
+    if (deadline.left().count() == 0) {
+      throw TimeoutError(
+          name_ + ": another thread's call has lasted for " + format_seconds(deadline.limit()), {});
+    }
+    nap(lock, kNap, deadline);
   }
   if (!failure_.empty()) throw Error(failure_);
 }
@@ -268,7 +295,10 @@ void Window::send(int to, const Head& head, std::span<const std::byte> body,
                   const Deadline& deadline) {
   Lock lock(mutex_);
   take_over(lock, deadline);
-  use(lock, [&] { put_in_mail(to, head, body, deadline); });
+  use(lock, [&] {
+    take_in();
+    put_in_mail(to, head, body, deadline);
+  });
 }
 
 void Window::send_all(int to, std::size_t offset, std::span<const std::byte> bytes,
@@ -276,6 +306,7 @@ void Window::send_all(int to, std::size_t offset, std::span<const std::byte> byt
   Lock lock(mutex_);
   take_over(lock, deadline);
   use(lock, [&] {
+    take_in();
     const std::size_t most = mail_->slot_bytes() - sizeof(Head);
     for (std::size_t done = 0; done < bytes.size(); done += most) {
       const auto part = bytes.subspan(done, std::min(most, bytes.size() - done));
@@ -284,15 +315,22 @@ void Window::send_all(int to, std::size_t offset, std::span<const std::byte> byt
   });
 }
 
-// Returns when the message is in a slot. Takes in meanwhile: two ranks may fill each other's slots.
+// Returns when the message is in a slot.
 void Window::put_in_mail(int to, const Head& head, std::span<const std::byte> body,
                          const Deadline& deadline) {
   if (is_gone(to)) check_to(to);
+  await_room(to, deadline);  // for that of a call that has ended early
   std::byte* const room = mail_->begin(to, sizeof(head) + body.size());
   std::memcpy(room, &head, sizeof(head));
   if (!body.empty()) std::memcpy(room + sizeof(head), body.data(), body.size());
   mail_->end();
-  while (mail_->waiting() > 0) {
+  await_room(to, deadline);
+}
+
+// Returns when no message to a rank waits for a slot. Takes in meanwhile: two ranks may fill each
+// other's slots.
+void Window::await_room(int to, const Deadline& deadline) {
+  while (mail_->waiting_for(to) > 0) {
     take_in();
     if (mail_->pump()) continue;
     const auto is_over = [&] { return is_gone(to) || is_shut_; };
@@ -325,7 +363,7 @@ void Window::take(int sender, std::span<const std::byte> message) {
   switch (head.kind) {
     case Kind::kPut:
       if (body.empty()) return;
-      std::memcpy(memory(group_->rank()).bytes.data() + place.first + head.value, body.data(),
+      std::memcpy(memory(group_->rank())->bytes().data() + place.first + head.value, body.data(),
                   body.size());
       return;
     case Kind::kSignal:
@@ -347,7 +385,7 @@ void Window::await(const std::function<bool()>& is_done,
     explicit Waiting(Window& of) : window(of) { ++window.waiting_; }
     ~Waiting() {
       --window.waiting_;
-      window.changed_.notify_all();
+      window.changed_->notify_all();
     }
     Waiting(const Waiting&) = delete;
     Waiting& operator=(const Waiting&) = delete;
@@ -385,7 +423,7 @@ void Window::await(const std::function<bool()>& is_done,
         take_in();
       });
     } else {
-      changed_.wait_for(lock, std::min<nanoseconds>(deadline.left(), kLook));
+      nap(lock, kLook, deadline);
     }
   }
 }
@@ -396,9 +434,9 @@ void Window::run() {
     while (!is_shut_) {
       const nanoseconds left = used_at_ + kAlone - Clock::now();
       if (is_used_ || wanted_ > 0 || waiting_ > 0) {
-        changed_.wait(lock);
+        changed_->wait(lock);
       } else if (left.count() > 0) {
-        changed_.wait_for(lock, left);
+        changed_->wait_for(lock, left);
       } else {
         is_receivers_ = true;
         const Clock::time_point used_at = used_at_;
@@ -423,6 +461,7 @@ void Window::shut(nanoseconds limit) noexcept {
   if (is_shut_.exchange(true)) return;
   if (group_->is_forked()) {  // the thread is the rank's
     if (receiver_.joinable()) receiver_.detach();
+    [[maybe_unused]] const auto* const kept = changed_.release();
     return;
   }
   if (mail_) {
@@ -432,7 +471,7 @@ void Window::shut(nanoseconds limit) noexcept {
   group_->leave(limit);
   {
     const Lock lock(mutex_);
-    changed_.notify_all();
+    changed_->notify_all();
   }
   if (receiver_.joinable()) receiver_.join();
 }

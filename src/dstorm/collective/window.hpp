@@ -17,6 +17,8 @@
 //     rest of that put when it goes on. Its signals no longer count.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -40,6 +42,24 @@
 
 namespace dstorm {
 
+// Memory that a window lets the others write into. It is shared memory, and it may outlive its
+// windows, and be that of one after the other. It has a descriptor as long as it lives.
+class WindowMemory {
+ public:
+  // Begins with a copy of `content`. Throws ConfigError if there is no room.
+  explicit WindowMemory(std::span<const std::byte> content);
+  // That of another process of this host; its maker gives `token`. Throws ConfigError.
+  WindowMemory(pid_t pid, int fd, std::size_t bytes, const host::Token& token);
+
+  std::span<std::byte> bytes() const;
+  int fd() const { return memory_.fd(); }
+  const host::Token& token() const { return token_; }
+
+ private:
+  host::Token token_;
+  host::Memory memory_;
+};
+
 // Needs a group of its own. Any thread may call. At most one thread at a time signals a rank, or
 // waits for its signals.
 class Window {
@@ -50,11 +70,10 @@ class Window {
   };
   static constexpr std::size_t kMostNote = 256;
 
-  // Collective, blocking: returns when all ranks can put. The memory of each rank is shared memory
-  // that begins with a copy of `content`; the others write to `place` in it. All ranks get the
-  // `note`, of at most kMostNote bytes, of each. Throws ConfigError on all ranks if there is no
-  // room on one, and what the constructor of Segment throws.
-  Window(std::shared_ptr<Group> group, std::string name, std::span<const std::byte> content,
+  // Collective, blocking: returns when all ranks can put. The others write to `place` in this
+  // rank's `memory`. All ranks get the `note`, of at most kMostNote bytes, of each. Throws
+  // ConfigError on all ranks if one cannot take part, and what the constructor of Segment throws.
+  Window(std::shared_ptr<Group> group, std::string name, std::shared_ptr<WindowMemory> memory,
          Place place, std::span<const std::byte> note);
   ~Window();
   Window(const Window&) = delete;
@@ -64,12 +83,8 @@ class Window {
   Place place(int rank) const { return peer(rank).place; }
   // Whether `rank` is on this host, this rank included, so that memory() has its memory.
   bool is_mapped(int rank) const { return peer(rank).memory != nullptr; }
-  // All of the memory of such a rank. It stays mapped as long as anybody holds it.
-  struct Mapped {
-    std::shared_ptr<const host::Memory> holder;
-    std::span<std::byte> bytes;
-  };
-  Mapped memory(int rank) const;
+  // The memory of such a rank. It stays mapped as long as anybody holds it.
+  const std::shared_ptr<WindowMemory>& memory(int rank) const { return peer(rank).memory; }
 
   // Writes `bytes` at `offset` of the window of `to`. Returns when `bytes` may be changed: on one
   // host all of it has been written, else all of it is on its way. Throws ConfigError if the window
@@ -98,7 +113,8 @@ class Window {
   struct Peer {
     Bytes note = {};
     Place place = {};
-    std::shared_ptr<host::Memory> memory = {};  // null: on another host
+    std::shared_ptr<WindowMemory> memory = {};  // null: on another host
+    std::shared_ptr<WindowMemory> counts = {};  // of the signals to it; as `memory`
     std::atomic<std::uint64_t> signals = 0;     // received from another host
     std::atomic<bool> has_ended = false;        // it has put all that it puts
   };
@@ -108,7 +124,6 @@ class Window {
   void open(int rank, const Offer& offer);
   Peer& peer(int rank) { return *peers_[static_cast<std::size_t>(rank)]; }
   const Peer& peer(int rank) const { return *peers_[static_cast<std::size_t>(rank)]; }
-  std::size_t lines_bytes() const;
   std::atomic<std::uint64_t>& count(int of, int from) const;
   std::uint64_t signals_of(int rank) const;
   bool is_gone(int rank) const;
@@ -118,11 +133,13 @@ class Window {
   void use(Lock& lock, Function&& function);
   void check_outside() const;
   void take_over(Lock& lock, const Deadline& deadline);
+  void nap(Lock& lock, std::chrono::nanoseconds most, const Deadline& deadline);
   void send(int to, const Head& head, std::span<const std::byte> body, const Deadline& deadline);
   void send_all(int to, std::size_t offset, std::span<const std::byte> bytes,
                 const Deadline& deadline);
   void put_in_mail(int to, const Head& head, std::span<const std::byte> body,
                    const Deadline& deadline);
+  void await_room(int to, const Deadline& deadline);
   void take_in();
   void take(int sender, std::span<const std::byte> message);
   void await(const std::function<bool()>& is_done, const std::function<std::vector<int>()>& late,
@@ -135,7 +152,8 @@ class Window {
   std::unique_ptr<Mail> mail_;  // W3
 
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
+  // A forked process, where nobody wakes those that wait for it, never destroys it.
+  std::unique_ptr<std::condition_variable> changed_ = std::make_unique<std::condition_variable>();
   bool is_used_ = false;       // the mail, by the thread `user_`
   bool is_receivers_ = false;  // that is the receiving thread
   std::thread::id user_;

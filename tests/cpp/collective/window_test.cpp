@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <csignal>
+#include <memory>
 #include <thread>
 
 #include "processes.hpp"
@@ -26,13 +27,13 @@ std::unique_ptr<Window> make(std::shared_ptr<Group> group, std::size_t count) {
   const std::vector<Value> content(count + 1, 7);
   const std::vector<std::byte> note(static_cast<std::size_t>(group->rank()) + 1);
   const Window::Place place{sizeof(Value), count * sizeof(Value)};
-  return std::make_unique<Window>(std::move(group), "w", std::as_bytes(std::span(content)), place,
-                                  note);
+  auto memory = std::make_shared<WindowMemory>(std::as_bytes(std::span(content)));
+  return std::make_unique<Window>(std::move(group), "w", std::move(memory), place, note);
 }
 
 std::span<Value> values_of(const Window& window, int rank) {
-  const Window::Mapped memory = window.memory(rank);
-  return {reinterpret_cast<Value*>(memory.bytes.data()), memory.bytes.size() / sizeof(Value)};
+  const std::span<std::byte> bytes = window.memory(rank)->bytes();
+  return {reinterpret_cast<Value*>(bytes.data()), bytes.size() / sizeof(Value)};
 }
 
 void put(Window& window, int to, std::size_t at, const std::vector<Value>& values) {
@@ -231,13 +232,13 @@ TEST(Window, AMappingOutlivesItsWindowAndItsRank) {
       raise(SIGKILL);
     }
     window->await_signals(1, 1, 60s);
-    std::vector<Window::Mapped> mappings{window->memory(0)};
+    std::vector mappings{window->memory(0)};
     if (window->is_mapped(1)) mappings.push_back(window->memory(1));
     window->signal(1, 1, 60s);
     while (group->is_live(1)) std::this_thread::sleep_for(1ms);
     window.reset();
-    CHECK_THAT(mappings[0].bytes[4] == std::byte{5});
-    for (const Window::Mapped& each : mappings) CHECK_THAT(each.bytes[8] == std::byte{7});
+    CHECK_THAT(mappings[0]->bytes()[4] == std::byte{5});
+    for (const auto& each : mappings) CHECK_THAT(each->bytes()[8] == std::byte{7});
     return 0;
   });
   EXPECT_EQ(job.wait_all(), (std::vector<int>{0, 128 + SIGKILL}));
@@ -304,19 +305,84 @@ TEST(Window, AWaitEndsWhenAnotherThreadShutsTheWindow) {
   expect_all_well(job);
 }
 
-// A memory that does not fit on one rank is an error on all of them.
-TEST(Window, ARankWithoutRoomFailsAll) {
+TEST(Window, MemoryThatThereIsNoRoomForIsRefused) {
+  const std::byte one{};
+  EXPECT_THROW(WindowMemory({&one, std::size_t{1} << 50}), ConfigError);
+}
+
+TEST(Window, APlaceThatOneRanksMemoryLacksFailsAll) {
   Job job(2, [&](Bootstrap& bootstrap) {
     const auto group = join(bootstrap);
-    const std::byte one{};
-    const std::size_t bytes = group->rank() == 1 ? std::size_t{1} << 50 : 1;
+    const auto memory = std::make_shared<WindowMemory>(Bytes(10));
+    const std::size_t first = group->rank() == 1 ? 8 : 0;
     try {
-      Window(group, "w", {&one, bytes}, {0, bytes}, {});
+      Window(group, "w", memory, {first, 4}, {});
     } catch (const ConfigError& error) {
       CHECK_THAT(std::string(error.what()).find("rank 1") != std::string::npos);
       return 0;
     }
     return 1;
+  });
+  expect_all_well(job);
+}
+
+// Rank 0 of three puts to rank 2, which is stopped, until its time is up. Rank 1 still hears it.
+TEST(Window, AStoppedRankDelaysNoOther) {
+  testing_processes::Shared<std::atomic<int>> stage;
+  Job job(3, [&](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    const auto window = make(group, 4'000'000);
+    if (group->rank() == 1) {
+      for (std::uint64_t number = 1; number <= 3; ++number) window->await_signals(0, number, 60s);
+      stage->store(3);
+    } else if (group->rank() == 2) {
+      stage->store(1);
+      while (stage->load() < 3) std::this_thread::sleep_for(1ms);
+    } else {
+      while (stage->load() < 2) std::this_thread::sleep_for(1ms);
+      const std::vector<Value> values(4'000'000);
+      const auto bytes = std::as_bytes(std::span(values));
+      for (std::uint64_t number = 1; number <= 3; ++number) {
+        try {
+          window->put(2, 0, bytes, 50ms);  // on one host it needs nothing of rank 2
+        } catch (const TimeoutError& error) {
+          CHECK_THAT(error.ranks() == std::vector<int>{2});
+        }
+        window->signal(1, number, 60s);
+        put(*window, 1, 0, {1});
+      }
+    }
+    window->close(60s);
+    return 0;
+  });
+  while (stage->load() < 1) std::this_thread::sleep_for(1ms);
+  job.signal(2, SIGSTOP);
+  stage->store(2);
+  while (stage->load() < 3) std::this_thread::sleep_for(1ms);
+  job.signal(2, SIGCONT);
+  expect_all_well(job);
+}
+
+// A child that is forked while the receiving thread waits can let go of the window.
+TEST(Window, AForkedChildEnds) {
+  const std::uint64_t forks = stressed(50);
+  Job job(2, [&](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    auto window = make(group, 1);
+    for (std::uint64_t number = 0; number < forks && group->rank() == 0; ++number) {
+      put(*window, 1, 0, {1});
+      const pid_t child = fork();
+      if (child == 0) {
+        alarm(20);
+        window.reset();
+        _exit(0);
+      }
+      int status = 1;
+      waitpid(child, &status, 0);
+      CHECK_THAT(status == 0);
+    }
+    window->close(60s);
+    return 0;
   });
   expect_all_well(job);
 }

@@ -134,6 +134,9 @@ for name, arguments in {
 }.items():
     refused[name] = error_of(window.put, *arguments)
 tell(refused=refused)
+for given, text in ((([1.0], 0, 0), "list"), ((None, 0, 0), "NoneType"),
+                    ((torch.ones(1), "0", 0), "'0'"), ((torch.ones(1), 0, 0.5), "0.5")):
+    assert text in error_of(window.put, *given), given
 assert "3 ranks" in error_of(window.signal, 3)
 assert "3 ranks" in error_of(window.wait_signal, -1)
 window.tensor_deregister()
@@ -192,6 +195,7 @@ def wrong_ones():
     yield "not contiguous", lambda: torch.ones(1).expand(4)
     yield "clone", lambda: torch.from_numpy(numpy.ones(4))
     yield "clone", lambda: torch.ones(4).share_memory_()
+    yield "strided", lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
     yield "dimensions", lambda: torch.ones((1,) * 40)
     other.tensor_deregister()
 
@@ -234,6 +238,24 @@ second.tensor_deregister()
 if "not registered" not in error_of(second.tensor_deregister):
     wrong.append("deregistered twice")
 
+# Arrays that show the tensor outlive its windows, and those that did before show what was then.
+large = torch.ones(1_000_000)
+before_ = torch.from_dlpack(large)
+third = group.new_window(large)
+array = large.numpy()
+third.put(torch.full((4,), 2.0), after, 0)
+third.signal(after)
+third.wait_signal(before)
+third.tensor_deregister()
+third.tensor_register(large)
+third.put(torch.full((4,), 3.0), after, 4)
+third.tensor_deregister()
+assert array[:9].tolist() == large[:9].tolist() == [2.0] * 4 + [3.0] * 4 + [1.0]
+assert before_.sum().item() == 1_000_000
+kept = group.new_window(torch.ones(1_000_000))           # held by the process group alone
+shown = kept.map_remote_tensor(after).numpy()
+del kept, large, third
+
 # Memory that moves behind the window's back
 for move in (lambda: own.data.share_memory_(), lambda: own.set_(torch.zeros(4))):
     move()
@@ -245,6 +267,7 @@ for move in (lambda: own.data.share_memory_(), lambda: own.set_(torch.zeros(4)))
     window.tensor_register(own)
 tell(wrong=wrong)
 dist.destroy_process_group()
+assert shown.sum() == 1_000_000 and array.sum() == 1_000_012
 for call in (lambda: window.put(torch.ones(1), rank, 0), lambda: window.signal(rank),
              lambda: window.wait_signal(rank)):
     assert error_of(call)
@@ -394,6 +417,32 @@ else:
     time.sleep(0.2)
     window.signal(0)
     window.wait_signal(0)
+    window.signal(0)
+dist.barrier()
+
+# A wait behind an asynchronous one: it may be interrupted, and made again.
+class Alarm(Exception):
+    pass
+def ring(*_):
+    raise Alarm
+signal.signal(signal.SIGALRM, ring)
+if rank == 0:
+    first = window.wait_signal(1, True)
+    for wait in (lambda: window.wait_signal(1), lambda: window.wait_signal(2)):
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        begin = time.monotonic()
+        try:
+            wait()
+            raise SystemExit(7)
+        except Alarm:
+            assert time.monotonic() - begin < 2
+    assert not first.is_completed()
+    window.signal(1)
+    window.wait_signal(1)
+    assert first.is_completed()
+elif rank == 1:
+    window.wait_signal(0)
+    window.signal(0)
     window.signal(0)
 dist.barrier()
 

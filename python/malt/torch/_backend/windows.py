@@ -1,7 +1,8 @@
 """One-sided windows: torch.distributed's Window, over memory that the other ranks write into.
 
-A window that is made keeps its tensor's values in shared memory, where the ranks of its host read
-and write them in place; other hosts' puts come through a thread of the window.
+A tensor that is registered moves to shared memory, where the ranks of its host read and write it in
+place, and stays there: arrays of NumPy may show it. Puts from other hosts come through a thread of
+the window.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import weakref
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from malt import _core_import as core_import
-from malt._errors import Error
+from malt._errors import Error, TimeoutError  # noqa: A004
 from malt._job.joining import form_group
 from malt.torch._backend.core import Core, seconds_of
 from malt.torch._backend.errors import ConfigError, translation
@@ -34,11 +36,59 @@ _AT_ONCE = SimpleNamespace(asyncOp=False)  # options of a call that is not async
 _LEAVE_SECONDS = 1.0  # for what other hosts have yet to get, where a window ends without its ranks
 _MOST_DIMENSIONS = 28  # of a window's tensor, which its ranks tell one another
 _HEAD = struct.Struct("<QQBB")  # where the tensor begins in its memory, that memory's bytes, ...
-_LONGER = "the limit is that of init_process_group(timeout=), or of the call's options"
-
 _NOTHING = torch.empty(0)
-# The memory of each registered window's tensor, by its address.
+# The windows that have a tensor now, by the address of its memory.
 _registered: weakref.WeakValueDictionary[int, Window] = weakref.WeakValueDictionary()
+
+
+class _Array(np.ndarray[Any, Any]):
+    """The shared memory of a tensor, which lives as long as this.
+
+    Attributes:
+        memory: the core's.
+        before: the memory that the tensor had before, if other tensors or arrays may show it.
+    """
+
+    memory: core_import.WindowMemory
+    before: torch.UntypedStorage | None = None
+
+
+# That of each tensor that is or was in a window, by its address.
+_arrays: weakref.WeakValueDictionary[int, _Array] = weakref.WeakValueDictionary()
+
+
+def _uses(tensor: torch.Tensor) -> float:
+    """Return how many there are of a tensor in C++ and of its memory, and a constant."""
+    try:
+        of_memory = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+        return float(tensor._use_count() + of_memory)
+    except AttributeError:  # in another PyTorch
+        return math.inf
+
+
+_USES_OF_ONE = _uses(_NOTHING)
+
+
+def _shared_memory_of(storage: torch.UntypedStorage) -> core_import.WindowMemory:
+    """Return shared memory with the values of a tensor's storage, to which _swap() moves it."""
+    if (array := _arrays.get(storage.data_ptr())) is not None and array.size == storage.nbytes():
+        return array.memory
+    return core_import.WindowMemory(storage.data_ptr() if storage.nbytes() else 0, storage.nbytes())
+
+
+def _swap(tensor: torch.Tensor, memory: core_import.WindowMemory) -> None:
+    """Move a tensor's storage to the shared memory that has its values."""
+    storage = tensor.untyped_storage()
+    if not storage.nbytes() or storage.data_ptr() in _arrays:
+        return
+    array = memory.array().view(_Array)
+    array.memory = memory
+    is_shown = _uses(tensor) > _USES_OF_ONE
+    shared = torch.from_numpy(array).untyped_storage()
+    storage._swap_data_ptr_(shared)
+    if is_shown:  # perhaps by DLPack, to somebody who has the address
+        array.before = shared
+    _arrays[storage.data_ptr()] = array
 
 
 class _Peer(NamedTuple):
@@ -70,6 +120,13 @@ class _Peer(NamedTuple):
         return cls(first, dtype, shape, count)
 
 
+def _whole(what: str, given: Any) -> int:
+    try:
+        return operator.index(given)
+    except TypeError:
+        raise ConfigError(f"{what} is {given!r}; it is a whole number") from None
+
+
 class Window:
     """Memory of each rank of a process group into which the other ranks write.
 
@@ -90,14 +147,15 @@ class Window:
         # By rank: the signals sent to it, and those of it that have been waited for.
         self._sent: list[int] = []
         self._taken: list[int] = []
-        self._lines: dict[int, Line] = {}  # make the asynchronous waits for a rank
+        # By rank: what makes the asynchronous waits for it, and the last of these.
+        self._lines: dict[int, Line] = {}
+        self._last: dict[int, Call] = {}
         self._done = Call([])
 
     def tensor_register(self, tensor: torch.Tensor, owning: bool = True) -> None:  # noqa: ARG002
         """Let the other ranks write into a tensor. Collective.
 
-        Its memory moves to shared memory, with the views of it that there are; arrays of NumPy that
-        shared it before no longer do.
+        Its memory moves to shared memory, with the views of it that there are, and stays there.
 
         Args:
             tensor: contiguous, on the CPU. Those of the ranks may differ in shape and dtype.
@@ -117,6 +175,7 @@ class Window:
                 "first, or make another window"
             )
         storage = self._check(tensor)
+        memory = _shared_memory_of(storage)
         members.run([], [], "tensor_register", deadline)
         name = f"window {self._core.next_number()}"
         store = dist.PrefixStore(name, members.store)
@@ -129,15 +188,13 @@ class Window:
             tensor.numel(),
         )
         size = storage.nbytes()
-        address = storage.data_ptr() if size else 0
+        left = time_left(deadline)
         made = core_import.Window(
-            group, name, address, size, own.first, bytes_of(tensor), own.pack(size),
-            time_left(deadline),
-        )  # fmt: skip
+            group, name, memory, own.first, bytes_of(tensor), own.pack(size), left
+        )
         peers = [_Peer.unpack(rank, made.note(rank)) for rank in range(members.size)]
+        _swap(tensor, memory)
         if size:
-            shared = torch.from_numpy(made.memory(members.rank)).untyped_storage()
-            storage._swap_data_ptr_(shared)
             self._address = storage.data_ptr()
             _registered[self._address] = self
         self._tensor = tensor
@@ -151,7 +208,8 @@ class Window:
         """Check that a tensor can be registered; return its memory."""
         if not isinstance(tensor, torch.Tensor):
             raise ConfigError(f"a window takes a tensor, not {type(tensor).__name__}")
-        if tensor.layout is not torch.strided or not tensor.is_cpu or not is_plain(tensor):
+        is_strided = tensor.layout is torch.strided and not tensor.is_nested
+        if not is_strided or not tensor.is_cpu or not is_plain(tensor):
             raise ConfigError(
                 f"a window takes a plain strided tensor of the CPU; this one is {tensor.layout} on "
                 f"{tensor.device}, or torch negates or conjugates it when it reads it"
@@ -171,6 +229,8 @@ class Window:
             return storage
         if storage.data_ptr() in _registered:
             raise ConfigError("the tensor's memory is registered with another window")
+        if storage.data_ptr() in _arrays:
+            return storage
         if tensor.is_shared() or not storage.resizable():
             raise ConfigError(
                 "the tensor's memory is not torch's alone: it is shared with other processes, of a "
@@ -181,7 +241,7 @@ class Window:
     def tensor_deregister(self) -> None:
         """Return when all puts of the living ranks have arrived, and end them. Collective.
 
-        The tensor keeps its values, in memory of its own.
+        The tensor keeps its values, and its memory.
         """
         self._core.call("tensor_deregister", _AT_ONCE, [], self._deregister).wait()
 
@@ -200,23 +260,13 @@ class Window:
         """Leave the window, without the other ranks. Idempotent."""
         made, self._made = self._made, None
         self._core.windows.discard(self)
-        self._move_back()
+        _registered.pop(self._address, None)
+        self._address, self._tensor = 0, _NOTHING
         for line in self._lines.values():
             line.close()
-        self._lines = {}
+        self._lines, self._last = {}, {}
         if made is not None:
             made.shut(seconds)
-
-    def _move_back(self) -> None:
-        """Give the tensor memory of its own again."""
-        _registered.pop(self._address, None)
-        address, self._address = self._address, 0
-        shared = self._tensor.untyped_storage()
-        if address and shared.data_ptr() == address:
-            own = torch.UntypedStorage(shared.nbytes())
-            own.copy_(shared)
-            shared._swap_data_ptr_(own)
-        self._tensor = _NOTHING
 
     def put(
         self,
@@ -245,8 +295,11 @@ class Window:
         """
         made = self._made or self._registered()
         peer = self._peer(dst_rank)
-        offset = operator.index(target_offset_nelems)
-        count = tensor.numel()
+        offset = _whole("the offset", target_offset_nelems)
+        try:
+            count = tensor.numel()
+        except AttributeError:
+            raise ConfigError(f"put takes a tensor, not {type(tensor).__name__}") from None
         if tensor.dtype is not peer.dtype:
             raise ConfigError(
                 f"put: the tensor is of {tensor.dtype}, the window of rank {self._names[dst_rank]} "
@@ -311,8 +364,13 @@ class Window:
         made = self._made or self._registered()
         self._peer(peer_rank)
         deadline = deadline_in(self._limit(opts))
-        line = self._lines.get(peer_rank)
-        if not async_op and (line is None or line.is_idle):
+        last = self._last.get(peer_rank)
+        if not async_op:
+            if last is not None:
+                last.await_end(time_left(deadline))
+                if not last.is_completed():
+                    late = TimeoutError("an earlier wait has not ended", [peer_rank])
+                    raise translation("wait_signal", self._names, late)
             number = self._await(made, peer_rank, deadline)
             # As in signal(): the program waits again, and gets this one.
             self._taken[peer_rank] = number
@@ -321,11 +379,9 @@ class Window:
         def step() -> None:
             self._taken[peer_rank] = self._await(made, peer_rank, deadline)
 
-        if line is None:
-            line = self._lines[peer_rank] = Line("malt window")
-        call = line.later(step, [])
-        if not async_op:
-            call.wait()
+        if peer_rank not in self._lines:
+            self._lines[peer_rank] = Line("malt window")
+        self._last[peer_rank] = call = self._lines[peer_rank].later(step, [])
         return call
 
     def _await(self, made: core_import.Window, rank: int, deadline: float) -> int:
@@ -350,7 +406,7 @@ class Window:
                 f"map_remote_tensor: rank {self._names[rank]} is on another host, whose memory "
                 "this rank cannot map; put there, and let it put what this rank needs"
             )
-        memory = torch.from_numpy(made.memory(rank))
+        memory = torch.from_numpy(made.array(rank))
         of = memory[peer.first : peer.first + peer.elements * peer.dtype.itemsize]
         return of.view(peer.dtype).view(peer.shape)
 
@@ -367,6 +423,8 @@ class Window:
         return attributes
 
     def _peer(self, rank: int) -> _Peer:
+        if type(rank) is not int:
+            raise ConfigError(f"the rank is {rank!r}; it is a whole number")
         if not 0 <= rank < len(self._peers):
             raise ConfigError(f"rank {rank}: the process group has {len(self._peers)} ranks")
         return self._peers[rank]
@@ -380,4 +438,4 @@ class Window:
                 "the other ranks write to the old one; deregister it and register it anew"
             )
         timeout = self._core.members.timeout
-        return timeout if opts is None else seconds_of(opts.timeout, timeout)
+        return timeout if opts is None else seconds_of(getattr(opts, "timeout", None), timeout)
