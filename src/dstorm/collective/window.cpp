@@ -27,7 +27,7 @@ constexpr std::chrono::milliseconds kAlone{1};
 // The longest wait of a thread for what another one takes in, before it looks by itself; and for
 // the mail, before it looks at signals.
 constexpr std::chrono::milliseconds kLook{20};
-constexpr std::chrono::milliseconds kNap{200};
+constexpr std::chrono::milliseconds kMailNap{200};
 constexpr std::chrono::hours kLong{1000};
 
 using Kind = WindowMessage::Kind;
@@ -286,7 +286,7 @@ void Window::take_over(Lock& lock, const Deadline& deadline) {
       throw TimeoutError(
           name_ + ": another thread's call has lasted for " + format_seconds(deadline.limit()), {});
     }
-    nap(lock, kNap, deadline);
+    nap(lock, kMailNap, deadline);
   }
   if (!failure_.empty()) throw Error(failure_);
 }

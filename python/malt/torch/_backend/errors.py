@@ -50,10 +50,10 @@ def translation(call: str, names: Sequence[int], error: errors.Error) -> errors.
         elif ranks:
             told = f"{errors.describe_ranks(ranks)} died or left"
         return PeerError(f"{call}: {told}", ranks)
+    if isinstance(error, errors.TimeoutError) and not error.ranks:
+        return TimeoutError(f"{call}: {error}")
     if isinstance(error, errors.TimeoutError):
         ranks = [names[rank] for rank in error.ranks]
-        if not ranks:
-            return TimeoutError(f"{call}: {error}")
         return TimeoutError(
             f"{call}: Timed out waiting for {errors.describe_ranks(ranks)}; a longer time limit: "
             "init_process_group(timeout=) or new_group(timeout=)",
