@@ -1,7 +1,7 @@
 // A window: memory of each rank of a group into which the other ranks write (put), and signals by
 // which they say that they have. The rank that is written to makes no call for it.
 //
-// Ranks of one host map one another's memory and write there. What goes to another host travels in
+// Ranks of one host map one another's memory and write there. A put to another host travels in
 // messages (mail.hpp), and a thread of the receiver copies it to its place.
 //
 //  W1 A put is whole when a signal is seen that its sender has sent after it. On one host the

@@ -38,7 +38,7 @@ _MOST_DIMENSIONS = 28  # of a window's tensor, which its ranks tell one another
 _HEAD = struct.Struct("<QQBB")  # where the tensor begins in its memory, that memory's bytes, ...
 _NOTHING = torch.empty(0)
 # The windows that have a tensor now, by the address of its memory.
-_registered: weakref.WeakValueDictionary[int, Window] = weakref.WeakValueDictionary()
+_windows: weakref.WeakValueDictionary[int, Window] = weakref.WeakValueDictionary()
 
 
 class _Array(np.ndarray[Any, Any]):
@@ -196,7 +196,7 @@ class Window:
         _swap(tensor, memory)
         if size:
             self._address = storage.data_ptr()
-            _registered[self._address] = self
+            _windows[self._address] = self
         self._tensor = tensor
         self._peers = peers
         self._sent, self._taken = ([0] * members.size for _ in range(2))
@@ -227,7 +227,7 @@ class Window:
         storage = tensor.untyped_storage()
         if not storage.nbytes():
             return storage
-        if storage.data_ptr() in _registered:
+        if storage.data_ptr() in _windows:
             raise ConfigError("the tensor's memory is registered with another window")
         if storage.data_ptr() in _arrays:
             return storage
@@ -260,7 +260,7 @@ class Window:
         """Leave the window, without the other ranks. Idempotent."""
         made, self._made = self._made, None
         self._core.windows.discard(self)
-        _registered.pop(self._address, None)
+        _windows.pop(self._address, None)
         self._address, self._tensor = 0, _NOTHING
         for line in self._lines.values():
             line.close()
