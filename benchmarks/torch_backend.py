@@ -2,11 +2,11 @@
 
     . .venv/bin/activate                                  # after ./dev build
     pip install torch==2.13.0 deepspeed                   # the latter may be missing
-    python benchmarks/torch_backend.py                    # about a minute
+    python benchmarks/torch_backend.py                    # about five minutes
     sudo -E python benchmarks/torch_backend.py --hosts --output docs/performance.md
 
 With --hosts it also measures all_reduce between two hosts, which are network namespaces
-(tests/hosts/). In each job all ranks are in a process group of either backend. The backends take
+(tests/hosts/). Small calls are also measured beside busy processes. In each job all ranks are in a process group of either backend. The backends take
 turns, run of calls by run of calls and block of steps by block of steps, so that both meet the same
 machine. Each rank has one thread. DeepSpeed's all-reduce is its inference_all_reduce(), through
 shared memory on one host; its process group is gloo's. A window's put and signal are measured
@@ -30,6 +30,12 @@ from report import KB, MB, microseconds, parser_with_output, say, size_text, tab
 
 BACKENDS = ("gloo", "malt")
 SIZES = {4 * KB: (20, 15), 256 * KB: (10, 6), 25 * MB: (2, 3.5)}  # calls in a run, least ratio
+TOKENS = 2 * 4096  # bfloat16 values: what tensor parallelism adds up for two tokens
+TOKENS_LEAST = 10
+DEEPSPEED_LEAST = {4 * KB: 1, 256 * KB: 1.5}  # on two ranks
+BUSY = {1: 5, 2: 5, 8: 2, 20: 1.2}  # other processes, which compute; least ratio of 4 KB
+BUSY_RANKS = (2, 3)
+BUSY_CALLS = 50  # in a run
 BETWEEN_HOSTS = {4 * KB: 1, 256 * KB: 1, 25 * MB: 2}  # least ratio
 RUNS = 24
 WIDTHS = {256: 1.8, 2800: 1.5}  # of the network's layers, least ratio
@@ -42,11 +48,12 @@ LIMIT_SECONDS = 300
 
 def parse():
     parser = parser_with_output(__doc__)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 8])
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3, 4, 8])
     parser.add_argument("--blocks", type=int, default=6, help="of steps of a training")
     parser.add_argument("--hosts", action="store_true", help="also between two hosts (needs root)")
     parser.add_argument("--job", nargs=3, help=report.argparse.SUPPRESS)  # rank, size, folder
     parser.add_argument("--interface", default="lo", help=report.argparse.SUPPRESS)
+    parser.add_argument("--busy", action="store_true", help=report.argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -81,12 +88,10 @@ def deepspeed_all_reduce(rank, size):
     return deepspeed.comm.inference_all_reduce
 
 
-def time_calls(ways, group, size, calls, runs):
+def time_calls(ways, group, tensor, calls, runs):
     """Seconds of an all-reduce, by way: of runs of so many calls, one after the other."""
-    import torch
     from torch import distributed
 
-    tensor = torch.zeros(size // 4)
     seconds = {name: [] for name in ways}
     for run in range(runs + 2):  # the first two warm up
         for name, reduce in ways.items():
@@ -194,12 +199,20 @@ def work(rank, size, folder, options):
     groups = join(rank, size, folder, options.interface)
     is_one_host = options.interface == "lo"
     ways = {name: partial(distributed.all_reduce, group=group) for name, group in groups.items()}
-    if is_one_host and importlib.util.find_spec("deepspeed"):
+    if is_one_host and not options.busy and importlib.util.find_spec("deepspeed"):
         ways["deepspeed"] = deepspeed_all_reduce(rank, size)
     few = 1 if size <= report.CORES else 3  # where ranks share cores, calls take far longer
-    found = {"calls": {}, "puts": {}, "messages": {}, "training": {}}
+    found = {"calls": {}, "tokens": {}, "puts": {}, "messages": {}, "training": {}}
+    if options.busy:
+        tensor = torch.zeros(KB)
+        found["busy"] = time_calls(ways, groups["malt"], tensor, BUSY_CALLS, RUNS // 3)
+        return finish(rank, folder, found, groups["malt"])
     for length, (calls, _) in SIZES.items():
-        found["calls"][length] = time_calls(ways, groups["malt"], length, calls, RUNS // few)
+        tensor = torch.zeros(length // 4)
+        found["calls"][length] = time_calls(ways, groups["malt"], tensor, calls, RUNS // few)
+    if is_one_host:
+        tensor = torch.zeros(TOKENS, dtype=torch.bfloat16)
+        found["tokens"] = time_calls(ways, groups["malt"], tensor, 20, RUNS // few)
     if is_one_host and size == 2:
         window = groups["malt"].new_window(torch.zeros(max(PUTS) // 4))
         for length, (puts, _) in PUTS.items():
@@ -210,25 +223,42 @@ def work(rank, size, folder, options):
     for width in WIDTHS if is_one_host else ():
         seconds, parameters = time_training(groups, width, max(options.blocks // few, 3))
         found["training"][width] = {"seconds": seconds, "parameters": parameters}
+    return finish(rank, folder, found, groups["malt"])
+
+
+def finish(rank, folder, found, group):
+    from torch import distributed
+
     if rank == 0:
         (Path(folder) / "result.json").write_text(json.dumps(found))
-    distributed.barrier(groups["malt"])
+    distributed.barrier(group)
     distributed.destroy_process_group()
 
 
 # The report
 
 
-def run(size, blocks):
+def run(size, *options):
     """What rank 0 of a job of so many ranks has measured."""
-    say(f"{size} ranks")
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, __file__, "--blocks", str(blocks), "--job"]
+        command = [sys.executable, __file__, *options, "--job"]
         ranks = [subprocess.Popen([*command, str(rank), str(size), folder]) for rank in range(size)]
         codes = [rank.wait() for rank in ranks]
         if any(codes):
             raise SystemExit("a rank failed")
         return json.loads((Path(folder) / "result.json").read_text())
+
+
+def run_beside_busy(size, count):
+    """The same, of small calls beside so many processes that compute."""
+    say(f"{size} ranks beside {count} busy processes")
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        return run(size, "--busy")["busy"]
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
 
 
 def run_between_hosts():
@@ -270,13 +300,55 @@ class Report(report.Report):
                 )
                 row = [size_text(length), ranks, microseconds(gloo), microseconds(malt)]
                 row += [times(gloo / malt), f"{least:g}", verdict]
-                rows.append([*row, microseconds(peer) if peer else "", times(peer and peer / malt)])
+                rows.append([*row, *self._beside_deepspeed(length, ranks, malt, peer)])
         header = ["float32", "ranks", "gloo", "malt", "x gloo", "at least", ""]
-        header += ["DeepSpeed", "x DeepSpeed"]
+        header += ["DeepSpeed", "x DeepSpeed", "at least", ""]
         self._sections.append(
             "Microseconds of `torch.distributed.all_reduce`, a sum in place: in runs of 20, 10 and "
             "2 calls, each run after a barrier. Between hosts, which are network namespaces, both "
             "use TCP.\n\n" + table(header, rows)
+        )
+
+    def _beside_deepspeed(self, length, ranks, malt, peer):
+        if not peer:
+            return [""] * 4
+        least = DEEPSPEED_LEAST.get(length) if ranks == "2" else None
+        verdict = "" if least is None else self._verdict(
+            f"all_reduce of {size_text(length)} beside DeepSpeed",
+            peer < least * malt and times(peer / malt),
+        )
+        return [microseconds(peer), times(peer / malt), f"{least:g}" if least else "", verdict]
+
+    def tokens(self, measured):
+        rows = []
+        for size, found in measured.items():
+            gloo, malt = (statistics.median(found["tokens"][name]) for name in BACKENDS)
+            verdict = self._verdict(
+                f"all_reduce of two tokens, ranks: {size}",
+                gloo < TOKENS_LEAST * malt and times(gloo / malt),
+            )
+            row = [str(size), microseconds(gloo), microseconds(malt), times(gloo / malt)]
+            rows.append([*row, str(TOKENS_LEAST), verdict])
+        header = ["ranks", "gloo", "malt", "x gloo", "at least", ""]
+        self._sections.append(
+            f"Microseconds of an all_reduce of {TOKENS:,} bfloat16 values, as tensor parallelism "
+            "makes it for two tokens.\n\n" + table(header, rows)
+        )
+
+    def busy(self, measured):
+        rows = []
+        for (size, count), found in measured.items():
+            gloo, malt = (statistics.fmean(found[name]) for name in BACKENDS)
+            verdict = self._verdict(
+                f"all_reduce beside {count} busy processes, ranks: {size}",
+                gloo < BUSY[count] * malt and times(gloo / malt),
+            )
+            row = [str(count), str(size), microseconds(gloo), microseconds(malt)]
+            rows.append([*row, times(gloo / malt), f"{BUSY[count]:g}", verdict])
+        header = ["busy processes", "ranks", "gloo", "malt", "x gloo", "at least", ""]
+        self._sections.append(
+            "Microseconds of an all_reduce of 4 KB beside other processes that compute: means, as "
+            "a rank that waits for a core waits long and seldom.\n\n" + table(header, rows)
         )
 
     def pairs(self, found):
@@ -342,9 +414,17 @@ def main():
     if options.job:
         rank, size, folder = options.job
         return work(int(rank), int(size), folder, options)
-    measured = {size: run(size, options.blocks) for size in options.ranks}
+    measured = {}
+    for size in options.ranks:
+        say(f"{size} ranks")
+        measured[size] = run(size, "--blocks", str(options.blocks))
+    beside_busy = {
+        (size, count): run_beside_busy(size, count) for size in BUSY_RANKS for count in BUSY
+    }
     made = Report("torch_backend.py", "A backend for torch.distributed", "all runs and blocks")
     made.calls(measured, run_between_hosts() if options.hosts else None)
+    made.tokens(measured)
+    made.busy(beside_busy)
     if 2 in measured:
         made.pairs(measured[2])
     made.training(measured)

@@ -177,13 +177,13 @@ def _cells(line: bytes, where: str) -> list[str]:
     columns = line.count(b",") + 1  # at most; quoted commas separate nothing
     if columns > _MOST_COLUMNS or len(line) > _MOST_LINE_BYTES:
         raise _too_wide(f"{where} has {columns:,} columns in {len(line):,} bytes")
-    line = line.removesuffix(b"\r")
-    if b"\r" in line:
-        raise ConfigError(
-            f"{where} has a carriage return inside; lines end with a line feed, or with both"
-        )
     try:
-        return next(csv.reader([line.decode()], strict=True))
+        text = line.removesuffix(b"\r").decode()
+        if "\r" in text:
+            raise ConfigError(
+                f"{where} has a carriage return inside; lines end with a line feed, or with both"
+            )
+        return next(csv.reader([text], strict=True))
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"{where} has byte {error.object[error.start]:#04x}, which is not UTF-8; save the file "

@@ -79,7 +79,11 @@ CSV: dict[str, tuple[str | bytes, Any, dict[str, Any]]] = {
     "utf-16": ("a,y\n1,2\n".encode("utf-16"), "# is UTF-16 text; save it as UTF-8", {}),
     "latin-1 header": ("é,y\n1,2\n".encode("latin-1"), "#, line 1 has byte 0xe9.*as UTF-8", {}),
     "latin-1": ("a,y\n1,é\n".encode("latin-1"), "#, line 2 has byte 0xe9.*on_bad='count'", {}),
-    "not named .gz": (gzip.compress(b"a\n1\n"), "#, line 1 has byte 0x8b.*ends in .gz", {}),
+    "not named .gz": (
+        gzip.compress(b"a\n1\n", mtime=ord("\r")),
+        "#, line 1 has byte 0x8b.*ends in .gz",
+        {},
+    ),
     "blank lines first": ("\n\r\n  \n1,2\n3,4\n", TWO, {}),
     "blank lines": ("\n \na,b\n\n1,2\n \n3,4\n\n", TWO, {}),
     "blank lines, then bad": ("\na,b\n1,2\n\n3,x\n", "#, line 5, column 'b': 'x' is no num", {}),
