@@ -95,7 +95,7 @@ step_wheel() {
 # has fewer documents, and of the steps of `./dev test` there are the quick ones.
 step_fresh() {
   local suite=${FRESH_SYSTEM:-bookworm} clone=$logs/fresh tree command begin caches=() took=()
-  local small=(--made 4000 --ranks 2 3) quick=(ruff mypy format mpi2)
+  local small=(--made 4000 --ranks 2 3) quick=(ruff mpi2)
   [[ $suite =~ ^(bookworm|trixie|noble)$ ]] ||
     fail "FRESH_SYSTEM=$suite is none of bookworm, trixie and noble"
   # Root shares what has been downloaded and compiled.
@@ -325,13 +325,16 @@ step_format() {
   cpp_files | xargs clang-format --dry-run -Werror &&
     ! cpp_files | xargs grep -nE '^.{101}'
 }
-tidy() { # tidy FOLDERS
+step_tidy() {
   cmake --preset dev
-  cmake --preset tsan # for the libraries' sources, several of which it compiles as one
-  python .ci/clang_tidy.py "$1" build/dev build/python-* build/tsan
+  python .ci/clang_tidy.py src,python/bindings build/dev build/python-*
 }
-step_tidy() { tidy src,python/bindings,benchmarks,fuzz; }
-step_tidy_tests() { tidy tests; }
+step_tidy_tests() {
+  ensure_system "${needs_of_asan[@]}"
+  cmake --preset dev
+  cmake --preset asan # for the fuzz targets
+  python .ci/clang_tidy.py benchmarks,fuzz,tests build/dev build/asan
+}
 
 lint_steps=(ruff mypy format tidy tidy_tests)
 # After `cpp`, beside whose build `tidy` cannot begin.

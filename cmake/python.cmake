@@ -13,6 +13,8 @@ target_include_directories(_core SYSTEM PRIVATE ${MALT_VERBS_INCLUDE})
 target_compile_definitions(_core PRIVATE MALT_VERSION="${PROJECT_VERSION}")
 target_link_libraries(_core PRIVATE Threads::Threads malt_warnings malt_hardening malt_sanitizers
                                     ${CMAKE_DL_LIBS})
+# Each of the bindings includes it. Without it they take half as long again to compile.
+target_precompile_headers(_core PRIVATE "${PROJECT_SOURCE_DIR}/python/bindings/bindings.hpp")
 # Only the module's entry point is visible, so that a libdstorm in the same process (a C++ program
 # that embeds Python) and the copy in here never mix.
 target_link_options(_core PRIVATE

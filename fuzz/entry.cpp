@@ -1,4 +1,4 @@
-// Where libFuzzer, or replay.cpp, comes in.
+// Where libFuzzer comes in.
 #include <sched.h>
 
 #include "target.hpp"

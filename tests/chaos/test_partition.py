@@ -19,7 +19,7 @@ import pytest
 from jobs import in_dev_shm, start_job
 
 SEED = os.environ.get("MALT_SEED")
-SEEDS = [int(SEED)] if SEED else list(range(int(os.environ.get("MALT_SEEDS", "4"))))
+SEEDS = [int(SEED)] if SEED else list(range(int(os.environ.get("MALT_SEEDS", "2"))))
 
 SCRIPT = """
 malt.init(timeout=60)

@@ -18,7 +18,7 @@ from jobs import PROMPT, in_dev_shm, start_job
 pytest.importorskip("torch")
 
 SEED = os.environ.get("MALT_SEED")
-SEEDS = [int(SEED)] if SEED else list(range(int(os.environ.get("MALT_SEEDS", "6"))))
+SEEDS = [int(SEED)] if SEED else list(range(int(os.environ.get("MALT_SEEDS", "3"))))
 
 SCRIPT = """
 import torch

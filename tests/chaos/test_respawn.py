@@ -21,7 +21,7 @@ from test_chaos import assert_nothing_is_left
 pytestmark = pytest.mark.timeout(600)
 
 SEED = os.environ.get("MALT_SEED")
-SEEDS = [int(SEED)] if SEED else list(range(int(os.environ.get("MALT_SEEDS", 3))))
+SEEDS = [int(SEED)] if SEED else list(range(int(os.environ.get("MALT_SEEDS", 2))))
 INTERVAL = float(os.environ.get("MALT_INTERVAL", 1))  # seconds from one kill to the next
 ROUNDS = int(os.environ.get("MALT_ROUNDS", 500))
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -17,7 +17,7 @@ import pytest
 from jobs import in_dev_shm, start_job
 
 SEED = os.environ.get("MALT_SEED")
-SEEDS = [int(SEED)] if SEED else list(range(int(os.environ.get("MALT_SEEDS", "6"))))
+SEEDS = [int(SEED)] if SEED else list(range(int(os.environ.get("MALT_SEEDS", "3"))))
 
 SCRIPT = """
 malt.init(timeout=60)

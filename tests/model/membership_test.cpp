@@ -602,7 +602,7 @@ TEST(Membership, OnlyTheNewestOfTheEpochCounts) {
 
 // ---- whole jobs ----
 // A sanitizer needs ten times as long, and finds what it can in fewer.
-constexpr std::uint64_t kSeeds = kSanitized ? 500 : 10'000;
+constexpr std::uint64_t kSeeds = kSanitized ? 200 : 10'000;
 
 TEST(Membership, ManySeeds) {
   const char* one = std::getenv("MALT_SEED");

@@ -1,5 +1,7 @@
 """Frameworks that make the process group themselves take the one that a program has made.
 
+DeepSpeed makes one of malt's by its name.
+
 They are trained with malt and with gloo, on two ranks under torchrun, and end alike. Of Accelerate
 its own tests run too, but for two: test_ddp_comm_hook needs GPUs, and in
 test_distributed_data_loop ranks make different calls where there is no GPU (gloo then hangs).
@@ -11,7 +13,7 @@ import re
 from pathlib import Path
 
 import pytest
-from torch_ranks import torchrun
+from torch_ranks import run_script, torchrun
 
 GROUP = """\
 import torch
@@ -73,6 +75,32 @@ idist.barrier()
 told = idist.all_reduce(engine.state.output), ranks, said, model.module.weight.tolist()
 """
 
+DEEPSPEED = """
+import deepspeed
+
+deepspeed.init_distributed(dist_backend="{backend}")
+told = []
+for stage in range(4):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Linear(64, 4))
+    engine, *_ = deepspeed.initialize(
+        model=model, model_parameters=model.parameters(),
+        config={{
+            "train_micro_batch_size_per_gpu": 8, "bf16": {{"enabled": stage > 0}},
+            "optimizer": {{"type": "Adam", "params": {{"lr": 0.01, "torch_adam": True}}}},
+            "zero_optimization": {{"stage": stage}},
+        }},
+    )
+    torch.manual_seed(dist.get_rank() + 1)
+    dtype = torch.bfloat16 if stage else torch.float32
+    for _ in range(6):
+        x, y = torch.randn(8, 16, dtype=dtype), torch.randint(4, (8,))
+        loss = torch.nn.functional.cross_entropy(engine(x).float(), y)
+        engine.backward(loss)
+        engine.step()
+        told.append(loss.item())
+"""
+
 ACCELERATE = """
 import runpy
 runpy.run_module("accelerate.test_utils.scripts.{name}", run_name="__main__")
@@ -85,17 +113,36 @@ def _on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
-@pytest.mark.parametrize("program", [TRAINER, IGNITE], ids=["transformers", "ignite"])
-def test_a_program_ends_as_with_gloo(tmp_path: Path, program: str) -> None:
+def told_by_backend(tmp_path: Path, text: str) -> dict[str, dict[str, str]]:
+    """By backend and rank. `text` has the backend's name as `{backend}`."""
     told = {}
     for backend in ("malt", "gloo"):
-        text = GROUP.format(backend=backend) + program.replace("HERE", str(tmp_path)) + TELL
-        output = torchrun(tmp_path, text)
+        output = torchrun(tmp_path, text.format(backend=backend) + TELL)
         said = re.findall(rf"^rank (\d) on {backend}: (.*)\.$", output, re.MULTILINE)
         told[backend] = dict(said)
         assert told[backend].keys() == {"0", "1"}, output
+    return told
+
+
+@pytest.mark.parametrize("program", [TRAINER, IGNITE], ids=["transformers", "ignite"])
+def test_a_program_ends_as_with_gloo(tmp_path: Path, program: str) -> None:
+    text = program.replace("HERE", str(tmp_path)).replace("{", "{{").replace("}", "}}")
+    told = told_by_backend(tmp_path, GROUP + text)
     assert told["malt"] == told["gloo"]
     assert told["malt"]["0"] == told["malt"]["1"]  # both tell the loss and weights of all
+
+
+def test_deepspeeds_stages_train_as_with_gloo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("deepspeed")
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    # It compiles a part of itself when it is first used.
+    compiled = "from deepspeed.comm.torch import build_shm_op\nbuild_shm_op()\n"
+    run_script(tmp_path, compiled, limit=200)
+    imports = "import torch\nimport torch.distributed as dist\n"
+    told = told_by_backend(tmp_path, imports + DEEPSPEED)
+    assert told["malt"] == told["gloo"]
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ TEST(TopicTokens, CountsAreThoseOfTheTokensAfterEachSweep) {
 
 TEST(TopicTokens, SweepsFindSeparateTopics) {
   constexpr std::int32_t kTopics = 5;
-  const Corpus corpus = separate_topics(kTopics, 300);
+  const Corpus corpus = separate_topics(kTopics, kSanitized ? 60 : 300);
   TopicTokens tokens(corpus.view(), kTopics);
   Counts counts(corpus.vocabulary, kTopics);
   tokens.draw(counts.view(), priors(kTopics), 1);

@@ -11,6 +11,8 @@
 #include <set>
 #include <utility>
 
+#include "sanitizers.hpp"
+
 namespace dstorm {
 namespace {
 
@@ -57,7 +59,7 @@ TEST(Accusations, LeaveTheSameRanksAsThePlainWay) {
   const auto draw = [&](int least, int most) {
     return std::uniform_int_distribution(least, most)(random);
   };
-  for (int round = 0; round < 200; ++round) {
+  for (int round = 0; round < (kSanitized ? 40 : 200); ++round) {
     const int ranks = draw(1, 90);  // up to two words a row
     std::vector<int> members = first_ranks(ranks);
     std::erase_if(members, [&](int) { return draw(0, 4) == 0; });

@@ -16,6 +16,7 @@
 
 #include "dstorm/remote/engine.hpp"
 #include "dstorm/segment.hpp"
+#include "sanitizers.hpp"
 #include "tcp_ranks.hpp"
 #include "tcp_sockets.hpp"
 
@@ -174,7 +175,7 @@ class Book {
 
 TEST(Changes, AllArriveInWhateverOrderThoughConnectionsBreak) {
   constexpr int kPhases = 6;
-  constexpr int kSteps = 150;
+  constexpr int kSteps = kSanitized ? 50 : 150;
   testing_processes::Job job(kRanks, [&](Bootstrap& bootstrap) {
     GroupOptions options;
     options.transport = "tcp";

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels_reference.hpp"
+#include "sanitizers.hpp"
 
 namespace {
 
@@ -94,8 +95,9 @@ using Types = testing::Types<float, double, std::int32_t, std::int64_t>;
 TYPED_TEST_SUITE(KernelsTest, Types, TypeName);
 
 TYPED_TEST(KernelsTest, MatchesScalarCode) {
+  constexpr std::size_t kStep = kSanitized ? 3 : 1;
   for (const std::size_t n : kSizes) {
-    for (std::size_t k = 1; k <= 20; ++k) this->expect_folds_match(this->numbers(k, n));
+    for (std::size_t k = 1; k <= 20; k += kStep) this->expect_folds_match(this->numbers(k, n));
   }
 }
 

@@ -224,7 +224,12 @@ def test_survivors_train_on_the_unfinished_chunks_of_the_dead(
 
 @pytest.mark.parametrize(
     ("seed", "lockstep", "transport"),
-    [(0, False, "shm"), (0, True, "tcp"), (1, False, "tcp"), (1, True, "shm")],
+    [
+        (0, False, "shm"),
+        (0, True, "tcp"),
+        pytest.param(1, False, "tcp", marks=pytest.mark.long),
+        pytest.param(1, True, "shm", marks=pytest.mark.long),
+    ],
 )
 def test_ranks_that_come_back_take_part_again(
     tmp_path: Path, transport: str, lockstep: bool, seed: int

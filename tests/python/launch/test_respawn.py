@@ -155,7 +155,7 @@ ROUNDS = {
 }
 
 
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("transport", [pytest.param("shm", marks=pytest.mark.long), "tcp"])
 @pytest.mark.parametrize("more", ROUNDS)
 def test_rounds_of_several_calls_go_on_in_step(tmp_path: Path, more: str, transport: str) -> None:
     script = LOOP.replace("    tell(at", f"    {ROUNDS[more]}\n    tell(at")
@@ -186,7 +186,7 @@ def test_two_that_are_killed_at_once_come_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("MALT_SEEDS", 1))))
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("transport", [pytest.param("shm", marks=pytest.mark.long), "tcp"])
 def test_kills_at_any_time_of_the_way_back_leave_a_job_that_finishes(
     tmp_path: Path, seed: int, transport: str
 ) -> None:

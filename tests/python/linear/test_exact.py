@@ -476,7 +476,15 @@ for k, (kind, options) in enumerate(KINDS):
         assert gap <= 5e-7 * found
 
 
-@pytest.mark.parametrize("solver", ["softmax", "dual", "newton", "interior"])
+@pytest.mark.parametrize(
+    "solver",
+    [
+        pytest.param("softmax", marks=pytest.mark.long),
+        "dual",
+        pytest.param("newton", marks=pytest.mark.long),
+        "interior",
+    ],
+)
 def test_the_ranks_that_are_left_solve_over_their_own_rows(tmp_path: Path, solver: str) -> None:
     C = 100.0 if solver == "interior" else 1.0
     result = run_job(

@@ -78,7 +78,7 @@ def test_streaming_learns_as_well_as_from_memory(digits: str, way: dict[str, Any
     "make",
     [
         malt.learn.LogisticRegression,
-        malt.learn.LinearSVC,
+        pytest.param(malt.learn.LinearSVC, marks=pytest.mark.long),
         malt.learn.Ridge,
         functools.partial(malt.learn.LinearSVR, loss="squared_epsilon_insensitive"),
     ],

@@ -376,6 +376,7 @@ def test_jax_mlp_learns_on_two_ranks(fashion_mnist_data: None) -> None:
     assert float(re.findall(r"epoch 1: ([\d.]+)%", text)[0]) > 78
 
 
+@pytest.mark.long
 def test_mlp_ends_diloco_with_an_outer_step(fashion_mnist_data: None) -> None:
     pytest.importorskip("torch")
     options = ("--epochs", "1", "--batch", "256", "--hidden", "64", "--exchange", "diloco")
@@ -511,7 +512,9 @@ def test_consensus_logistic_ends_at_the_optimum_over_all_rows(options: tuple[str
     assert abs(float(found[1])) < 1e-7 < float(found[2])
 
 
-@pytest.mark.parametrize("options", [(), ("--max-delay", "10")])
+@pytest.mark.parametrize(
+    "options", [(), pytest.param(("--max-delay", "10"), marks=pytest.mark.long)]
+)
 def test_consensus_lasso_agrees_with_malt_lasso(options: tuple[str, ...]) -> None:
     text = malt_run(3, "consensus_lasso.py", *options)
     found = re.fullmatch(
@@ -522,7 +525,9 @@ def test_consensus_lasso_agrees_with_malt_lasso(options: tuple[str, ...]) -> Non
     assert abs(float(found[2])) < 1e-6
 
 
-@pytest.mark.parametrize("options", [(), ("--max-delay", "4")])
+@pytest.mark.parametrize(
+    "options", [(), pytest.param(("--max-delay", "4"), marks=pytest.mark.long)]
+)
 def test_graph_factorization_is_as_good_as_in_one_place(options: tuple[str, ...]) -> None:
     text = malt_run(4, "graph_factorization.py", *options)
     found = re.fullmatch(

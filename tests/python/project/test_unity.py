@@ -1,4 +1,4 @@
-"""Any of a library's sources can be compiled as one, as the builds with a sanitizer do with eight.
+"""Any of a library's sources can be compiled as one, as the builds do with eight.
 
 Which eight changes with each new file. So two sources with one name for two things would fail some
 day after they were written.
@@ -15,6 +15,7 @@ import pytest
 SOURCE = Path(__file__).parents[3] / "src"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("library", ["dstorm", "vol", "learn"])
 def test_the_sources_of_a_library_compile_as_one(library: str, tmp_path: Path) -> None:
     # Not the programs, and not the kernels, which are compiled with instruction sets of their own.

@@ -94,7 +94,7 @@ def scale_to(job: Running, count: int) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("transport", [pytest.param("shm", marks=pytest.mark.long), "tcp"])
 @pytest.mark.parametrize(("mode", "is_placed"), [*((mode, False) for mode in MODES), ("bsp", True)])
 def test_a_rank_that_rejoins_gets_its_ranges_back(
     tmp_path: Path, transport: str, mode: str, is_placed: bool
@@ -116,11 +116,11 @@ def test_a_rank_that_rejoins_gets_its_ranges_back(
     ("mode", "replicas", "transport", "is_placed"),
     [
         ("asynchronous", 0, "shm", False),
-        ("asynchronous", 0, "tcp", False),
+        pytest.param("asynchronous", 0, "tcp", False, marks=pytest.mark.long),
         ("ssp", 1, "shm", False),
-        ("bsp", 0, "shm", False),
+        pytest.param("bsp", 0, "shm", False, marks=pytest.mark.long),
         ("bsp", 0, "tcp", False),
-        ("asynchronous", 0, "shm", True),
+        pytest.param("asynchronous", 0, "shm", True, marks=pytest.mark.long),
         ("bsp", 1, "tcp", True),
     ],
 )

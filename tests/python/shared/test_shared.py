@@ -84,7 +84,7 @@ malt.barrier()
         assert x.tolist() == np.array([1.5e38, 3, -3.3e38], np.float32).tolist()
 
 
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("transport", [pytest.param("shm", marks=pytest.mark.long), "tcp"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_of_a_dead_rank_all_have_the_same_deltas_and_those_acknowledged(
     tmp_path: Path, seed: int, transport: str

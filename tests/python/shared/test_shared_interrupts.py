@@ -8,7 +8,7 @@ import pytest
 from jobs import run_job
 
 
-@pytest.mark.parametrize("dtype", ["int64", "float64"])
+@pytest.mark.parametrize("dtype", ["int64", pytest.param("float64", marks=pytest.mark.long)])
 def test_drain_that_is_interrupted_is_made_once(tmp_path: Path, dtype: str) -> None:
     """Rank 0 is interrupted at the next moment of each drain, until none is left."""
     result = run_job(

@@ -93,7 +93,14 @@ tell(found=found)
 """
 
 
-@pytest.mark.parametrize("call", ["broadcast", "all_gather", "all_reduce", "barrier"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        *(pytest.param(call, marks=pytest.mark.long) for call in ("broadcast", "all_gather")),
+        "all_reduce",
+        "barrier",
+    ],
+)
 def test_after_a_time_out_no_call_meets_an_earlier_one(tmp_path: Path, call: str) -> None:
     late, other = (told["found"] for told in run_ranks(tmp_path, 2, f"CALL = {call!r}{LATE}").told)
     assert late[0][0] == "TimeoutError"

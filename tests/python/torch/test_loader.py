@@ -105,7 +105,7 @@ def run_jobs(directory: Path, jobs: list[Any]) -> list[Any]:
     ("lockstep", "workers"),
     [
         (False, 0),
-        (True, 2),
+        pytest.param(True, 2, marks=pytest.mark.long),
         pytest.param(False, 2, marks=pytest.mark.long),
         pytest.param(True, 0, marks=pytest.mark.long),
     ],

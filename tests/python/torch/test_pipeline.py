@@ -470,7 +470,7 @@ else:
         assert each["error"].says("rank 2 died or left", "ranks=malt.alive()")
 
 
-@pytest.mark.parametrize("wait", [0, 6])
+@pytest.mark.parametrize("wait", [0, pytest.param(6, marks=pytest.mark.long)])
 def test_a_slow_rank_is_named_as_late_and_not_as_dead(tmp_path: Path, wait: int) -> None:
     body = f"""{HEAD}
 meet("start")

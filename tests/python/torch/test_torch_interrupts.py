@@ -78,7 +78,7 @@ malt.barrier()
         pytest.param("gradients", False, marks=pytest.mark.long),
         ("gradients", True),
         pytest.param("diloco", False, marks=pytest.mark.long),
-        ("average", False),
+        pytest.param("average", False, marks=pytest.mark.long),
     ],
 )
 def test_a_step_that_is_interrupted_at_any_moment_is_repeated(

@@ -423,7 +423,7 @@ class Window:
         return attributes
 
     def _peer(self, rank: int) -> _Peer:
-        if type(rank) is not int:
+        if type(rank) is not int and not isinstance(rank, np.integer):
             raise ConfigError(f"the rank is {rank!r}; it is a whole number")
         if not 0 <= rank < len(self._peers):
             raise ConfigError(f"rank {rank}: the process group has {len(self._peers)} ranks")
