@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "processes.hpp"
+#include "stressed.hpp"
 #include "vol/dense.hpp"
 
 namespace vol {
@@ -217,7 +218,7 @@ TEST(Exchange, AfterATimeOutNoCallMeetsAnEarlierOne) {
 
 TEST(Exchange, RanksStayTogetherWhenOneDiesBetweenItsRounds) {
   constexpr std::size_t kBytes = 40 * kSlot;
-  for (int round = 0; round < 10; ++round) {
+  for (std::uint64_t round = 0; round < stressed(10); ++round) {
     Shared<std::atomic<int>> begun;
     Shared<std::atomic<int>> ended;
     Job job(4, [&](Bootstrap& bootstrap) {
