@@ -6,11 +6,12 @@
     sudo -E python benchmarks/torch_backend.py --hosts --output docs/performance.md
 
 With --hosts it also measures all_reduce between two hosts, which are network namespaces
-(tests/hosts/). Small calls are also measured beside busy processes. In each job all ranks are in a process group of either backend. The backends take
-turns, run of calls by run of calls and block of steps by block of steps, so that both meet the same
-machine. Each rank has one thread. DeepSpeed's all-reduce is its inference_all_reduce(), through
-shared memory on one host; its process group is gloo's. A window's put and signal are measured
-beside Tensor.copy_() into memory of the rank's own, and send() and recv() beside gloo's.
+(tests/hosts/). Small calls are also measured beside busy processes. In each job all ranks are in a
+process group of either backend. The backends take turns, run of calls by run of calls and block of
+steps by block of steps, so that both meet the same machine. Each rank has one thread. DeepSpeed's
+all-reduce is its inference_all_reduce(), through shared memory on one host; its process group is
+gloo's. A window's put and signal are measured beside Tensor.copy_() into memory of the rank's own,
+and send() and recv() beside gloo's.
 """
 
 import importlib.util
@@ -313,9 +314,13 @@ class Report(report.Report):
         if not peer:
             return [""] * 4
         least = DEEPSPEED_LEAST.get(length) if ranks == "2" else None
-        verdict = "" if least is None else self._verdict(
-            f"all_reduce of {size_text(length)} beside DeepSpeed",
-            peer < least * malt and times(peer / malt),
+        verdict = (
+            ""
+            if least is None
+            else self._verdict(
+                f"all_reduce of {size_text(length)} beside DeepSpeed",
+                peer < least * malt and times(peer / malt),
+            )
         )
         return [microseconds(peer), times(peer / malt), f"{least:g}" if least else "", verdict]
 

@@ -32,32 +32,7 @@ constexpr std::chrono::hours kLong{1000};
 
 using Kind = WindowMessage::Kind;
 
-// The memory begins with the token.
-constexpr std::size_t kHeadBytes = kPage;
-
 }  // namespace
-
-WindowMemory::WindowMemory(std::span<const std::byte> content)
-    : token_(host::make_token()),
-      memory_(host::Memory::create(kHeadBytes + content.size(), kHeadBytes + content.size(),
-                                   "a window")) {
-  memory_.reserve(0, memory_.size(), "a window");
-  std::memcpy(memory_.data(), &token_, sizeof(token_));
-  if (!content.empty()) std::memcpy(bytes().data(), content.data(), content.size());
-}
-
-WindowMemory::WindowMemory(pid_t pid, int fd, std::size_t bytes, const host::Token& token)
-    : token_(token), memory_(host::Memory::open(pid, fd, kHeadBytes + bytes, "a window")) {
-  if (std::memcmp(memory_.data(), &token_, sizeof(token_)) != 0) {
-    throw ConfigError("the memory of a window is not where process " + std::to_string(pid) +
-                      " said; do the ranks share a PID namespace?");
-  }
-  memory_.close_fd();
-}
-
-std::span<std::byte> WindowMemory::bytes() const {
-  return {memory_.data() + kHeadBytes, memory_.size() - kHeadBytes};
-}
 
 // The record that each rank posts while the ranks make a window.
 struct Window::Offer {
@@ -191,7 +166,7 @@ void Window::put(int to, std::size_t offset, std::span<const std::byte> bytes,
 void Window::signal(int to, std::uint64_t count, const Deadline& deadline) {
   check_to(to);
   if (!is_mapped(to)) {
-    send(to, {Kind::kSignal, count}, {}, deadline);
+    send(to, {Kind::kSignal, count}, deadline);
     return;
   }
   std::atomic<std::uint64_t>& sent = this->count(to, group_->rank());
@@ -213,7 +188,7 @@ void Window::close(const Deadline& deadline) {
     if (r != group_->rank()) others.push_back(r);
   }
   for (int r : others) {
-    if (!is_gone(r)) send(r, {Kind::kEnd, 0}, {}, deadline);
+    if (!is_gone(r)) send(r, {Kind::kEnd, 0}, deadline);
   }
   const auto late = [&] {
     std::vector<int> ranks;
@@ -291,22 +266,23 @@ void Window::take_over(Lock& lock, const Deadline& deadline) {
   if (!failure_.empty()) throw Error(failure_);
 }
 
-void Window::send(int to, const Head& head, std::span<const std::byte> body,
-                  const Deadline& deadline) {
+template <class Function>
+void Window::use_for_sending(const Deadline& deadline, Function&& function) {
   Lock lock(mutex_);
   take_over(lock, deadline);
   use(lock, [&] {
     take_in();
-    put_in_mail(to, head, body, deadline);
+    function();
   });
+}
+
+void Window::send(int to, const Head& head, const Deadline& deadline) {
+  use_for_sending(deadline, [&] { put_in_mail(to, head, {}, deadline); });
 }
 
 void Window::send_all(int to, std::size_t offset, std::span<const std::byte> bytes,
                       const Deadline& deadline) {
-  Lock lock(mutex_);
-  take_over(lock, deadline);
-  use(lock, [&] {
-    take_in();
+  use_for_sending(deadline, [&] {
     const std::size_t most = mail_->slot_bytes() - sizeof(Head);
     for (std::size_t done = 0; done < bytes.size(); done += most) {
       const auto part = bytes.subspan(done, std::min(most, bytes.size() - done));

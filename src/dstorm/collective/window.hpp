@@ -17,8 +17,6 @@
 //     rest of that put when it goes on. Its signals no longer count.
 #pragma once
 
-#include <sys/types.h>
-
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -35,30 +33,12 @@
 
 #include "dstorm/bootstrap.hpp"
 #include "dstorm/collective/mail.hpp"
+#include "dstorm/collective/window_memory.hpp"
 #include "dstorm/collective/window_message.hpp"
 #include "dstorm/deadline.hpp"
 #include "dstorm/group.hpp"
-#include "dstorm/host/memory.hpp"
 
 namespace dstorm {
-
-// Memory that a window lets the others write into. It is shared memory, and it may outlive its
-// windows, and be that of one after the other. It has a descriptor as long as it lives.
-class WindowMemory {
- public:
-  // Begins with a copy of `content`. Throws ConfigError if there is no room.
-  explicit WindowMemory(std::span<const std::byte> content);
-  // That of another process of this host; its maker gives `token`. Throws ConfigError.
-  WindowMemory(pid_t pid, int fd, std::size_t bytes, const host::Token& token);
-
-  std::span<std::byte> bytes() const;
-  int fd() const { return memory_.fd(); }
-  const host::Token& token() const { return token_; }
-
- private:
-  host::Token token_;
-  host::Memory memory_;
-};
 
 // Needs a group of its own. Any thread may call. At most one thread at a time signals a rank, or
 // waits for its signals.
@@ -134,7 +114,9 @@ class Window {
   void check_outside() const;
   void take_over(Lock& lock, const Deadline& deadline);
   void nap(Lock& lock, std::chrono::nanoseconds most, const Deadline& deadline);
-  void send(int to, const Head& head, std::span<const std::byte> body, const Deadline& deadline);
+  template <class Function>
+  void use_for_sending(const Deadline& deadline, Function&& function);
+  void send(int to, const Head& head, const Deadline& deadline);
   void send_all(int to, std::size_t offset, std::span<const std::byte> bytes,
                 const Deadline& deadline);
   void put_in_mail(int to, const Head& head, std::span<const std::byte> body,

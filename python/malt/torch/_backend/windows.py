@@ -423,8 +423,8 @@ class Window:
         return attributes
 
     def _peer(self, rank: int) -> _Peer:
-        if type(rank) is not int and not isinstance(rank, np.integer):
-            raise ConfigError(f"the rank is {rank!r}; it is a whole number")
+        if type(rank) is not int:
+            _whole("the rank", rank)
         if not 0 <= rank < len(self._peers):
             raise ConfigError(f"rank {rank}: the process group has {len(self._peers)} ranks")
         return self._peers[rank]
