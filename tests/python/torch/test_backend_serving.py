@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from torch_ranks import import_torch, run_ranks
 
 import_torch()
+
+pytestmark = pytest.mark.xdist_group("torch-backend")
 
 SERVING = """
 VOCABULARY, HIDDEN, WIDE, TOKENS = 64, 32, 128, 12
