@@ -207,7 +207,8 @@ set_up() { # set_up build|test [later]: `later`, install_test_packages does what
   local needs="needs_of_$1[@]"
   ensure_system "${!needs}"
   if has_command ccache >/dev/null; then
-    export CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_NOHASHDIR=1
+    # Builds have their folders at one depth, so what is below this one has the same name from each.
+    export CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_NOHASHDIR=1 CCACHE_BASEDIR=$PWD
     # A precompiled header needs the first two; `locale`: any language of messages does.
     export CCACHE_SLOPPINESS=pch_defines,time_macros,locale
   fi
