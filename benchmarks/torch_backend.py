@@ -2,7 +2,7 @@
 
     . .venv/bin/activate                                  # after ./dev build
     pip install torch==2.13.0 deepspeed                   # the latter may be missing
-    python benchmarks/torch_backend.py                    # about five minutes
+    python benchmarks/torch_backend.py                    # about six minutes
     sudo -E python benchmarks/torch_backend.py --hosts --output docs/performance.md
 
 With --hosts it also measures all_reduce between two hosts, which are network namespaces
