@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 build=${1:?usage: run_tests.sh BUILD_FOLDER}
-readonly limit=900 nics=4 # seconds for everything; network adapters of the guest
+readonly limit=1100 nics=4 # seconds for everything; network adapters of the guest
 
 # name|seconds|command, for bash. It may first spoil the network (`impair` below, `ip link`, `tc`): it
 # is put in order after every row. A test of RDMA takes rxe1 to rxe4: see bed.sh. What measures
