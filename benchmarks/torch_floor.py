@@ -1,4 +1,4 @@
-"""The least that a call of torch.distributed takes: all_reduce of a group that does nothing.
+"""The least that a call of torch.distributed takes: of a group that does nothing, of one rank.
 
     . .venv/bin/activate && pip install torch==2.13.0
     python benchmarks/torch_floor.py                      # some seconds
@@ -13,6 +13,8 @@ import time
 import torch
 from torch import distributed
 from torch.testing._internal.distributed.fake_pg import FakeStore
+
+import malt.torch  # noqa: F401 - registers the backend
 
 CALLS, RUNS = 2000, 15
 
@@ -34,8 +36,8 @@ class InPython(distributed.ProcessGroup):
         return "in_python"
 
 
-def microseconds(backend, store):
-    distributed.init_process_group(backend, store=store, rank=0, world_size=2)
+def microseconds(backend, store, size=2):
+    distributed.init_process_group(backend, store=store, rank=0, world_size=size)
     tensor = torch.zeros(1024)
     found = []
     for _ in range(RUNS):
@@ -51,11 +53,10 @@ def main():
     distributed.Backend.register_backend(
         "in_python", lambda _, rank, size, __: InPython(rank, size), devices=["cpu"]
     )
-    print(f"torch {torch.__version__}, all_reduce of 4 KB that does nothing:")
-    print(f"  in C++, through the dispatcher: {microseconds('fake', FakeStore()):.1f} us")
-    print(
-        f"  a process group in Python: {microseconds('in_python', distributed.HashStore()):.1f} us"
-    )
+    print(f"torch {torch.__version__}, all_reduce of 4 KB:")
+    print(f"  nothing, in C++, through the dispatcher: {microseconds('fake', FakeStore()):.1f} us")
+    print(f"  nothing, in Python: {microseconds('in_python', distributed.HashStore()):.1f} us")
+    print(f"  malt with one rank: {microseconds('malt', distributed.HashStore(), 1):.1f} us")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
 """Frameworks that make the process group themselves take the one that a program has made.
 
-DeepSpeed makes one of malt's by its name.
-
-They are trained with malt and with gloo, on two ranks under torchrun, and end alike. Of Accelerate
-its own tests run too, but for two: test_ddp_comm_hook needs GPUs, and in
-test_distributed_data_loop ranks make different calls where there is no GPU (gloo then hangs).
+DeepSpeed makes one by the name of the backend. All are trained with malt and with gloo, on two
+ranks under torchrun, and end alike. Of Accelerate its own tests run too, but for two:
+test_ddp_comm_hook needs GPUs, and in test_distributed_data_loop ranks make different calls where
+there is no GPU (gloo then hangs).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-// Memory that a window lets the other ranks write into (window.hpp).
+// The memory under a window (window.hpp).
 #pragma once
 
 #include <sys/types.h>
@@ -10,8 +10,8 @@
 
 namespace dstorm {
 
-// It is shared memory, and it may outlive its windows, and be that of one after the other. It has a
-// descriptor as long as it lives.
+// Memory that a window lets the others write into. It is shared memory, and it may outlive its
+// windows, and be that of one after the other. It has a descriptor as long as it lives.
 class WindowMemory {
  public:
   // Begins with a copy of `content`. Throws ConfigError if there is no room.

@@ -75,7 +75,8 @@ class Summing:
     ) -> Any:
         """Make the sum, and return it.
 
-        `show` is called with the number of chunks that are done whenever a rank has answered.
+        `show` is called with the number of chunks that are done whenever a rank has answered, and
+        at the end.
         """
         with inbox.listening(self.attend):
             while True:
@@ -94,6 +95,8 @@ class Summing:
                         self._messenger.wait(live)
                 if show is not None:
                     show(self._done)
+            if show is not None:  # the last answer may have come in another thread since
+                show(self._done)
             return self._plan.total()
 
     def attend(self) -> list[int]:
