@@ -33,7 +33,7 @@ from pathlib import Path
 import exchange_extras as extras
 from exchange_peers import Job, choices
 from exchange_report import Report
-from report import parser_with_output, say
+from report import busy_processes, parser_with_output, say
 
 UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20}
 SIZES = ["4B", "64B", "4KB", "64KB", "1MB", "16MB", "64MB"]
@@ -75,6 +75,9 @@ def parse():
         type=Path,
         help="exchange.cpp, built (if not given, CMake's preset release builds it)",
     )
+    parser.add_argument(
+        "--busy", type=int, default=0, help="other processes that compute, while ranks exchange"
+    )
     parser.add_argument("--quick", action="store_true", help="one round, fewer turns, up to 16 MB")
     options = parser.parse_args()
     if options.quick:
@@ -109,8 +112,9 @@ def measure_exchange(options):
                 jobs = [
                     stack.enter_context(Job(name, ranks, choice))
                     for name in ["malt", *options.peers]
-                    for choice in choices(name, ranks)
+                    for choice in choices(name, ranks + options.busy)
                 ]
+                stack.enter_context(busy_processes(options.busy))
                 for size in options.sizes:
                     say(f"{ranks} ranks, round {number + 1} of {options.rounds}, {size} bytes")
                     measure_size(jobs, size, options, seconds[size])

@@ -72,11 +72,16 @@ def clean_environ(**more):
     return kept | {"OMP_NUM_THREADS": "1"} | {name: str(value) for name, value in more.items()}
 
 
-def choices(peer, ranks):
-    """Settings of which none is the best at every size: all are measured, the best one counts."""
+def choices(peer, processes):
+    """Settings of which none is the best at every size: all are measured, the best one counts.
+
+    `processes` are those that want a core at the same time.
+    """
+    if peer == "openmpi" and processes > CORES:
+        return [{"OMPI_MCA_mpi_yield_when_idle": "1"}]
     if peer != "mpich":
         return [{}]
-    values = ("1", "0") if ranks <= CORES else ("0",)
+    values = ("1", "0") if processes <= CORES else ("0",)
     return [{"MPIR_CVAR_ALLREDUCE_DEVICE_COLLECTIVE": value} for value in values]
 
 
@@ -90,8 +95,6 @@ def mpirun(peer, ranks, choice):
     command += ["--oversubscribe"]
     if os.geteuid() == 0:
         command += ["--allow-run-as-root"]
-    if ranks > CORES:
-        command += ["--mca", "mpi_yield_when_idle", "1"]
     return command, environ
 
 

@@ -1,6 +1,7 @@
 """What the benchmarks' reports have in common: tables, verdicts, and their place in a file."""
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -64,6 +65,18 @@ def say(text):
         file=sys.stderr,
         flush=True,
     )
+
+
+@contextlib.contextmanager
+def busy_processes(count):
+    """So many other processes that compute, meanwhile."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
 
 
 def machine():

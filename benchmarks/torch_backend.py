@@ -164,7 +164,10 @@ def network(width):
 
 
 def time_training(groups, width, blocks):
-    """Seconds of blocks of steps of SGD under DDP, by backend, until all ranks have made theirs."""
+    """Seconds of blocks of steps of SGD under DDP, by backend, until all ranks have made theirs.
+
+    "alone" are those of ranks that exchange nothing.
+    """
     import torch
     from torch import distributed, nn
 
@@ -175,17 +178,19 @@ def time_training(groups, width, blocks):
         )
         for name, group in groups.items()
     }
+    models["alone"] = network(width)
     optimizers = {name: torch.optim.SGD(m.parameters(), lr=0.01) for name, m in models.items()}
-    seconds = {name: [] for name in groups}
+    seconds = {name: [] for name in models}
     for block in range(blocks + 1):  # the first one warms up
         for name, model in models.items():
-            distributed.barrier(groups[name])
+            group = groups.get(name, groups["malt"])
+            distributed.barrier(group)
             start = time.perf_counter()
             for _ in range(STEPS):
                 optimizers[name].zero_grad()
                 nn.functional.cross_entropy(model(x), y).backward()
                 optimizers[name].step()
-            distributed.barrier(groups[name])
+            distributed.barrier(group)
             if block:
                 seconds[name].append(time.perf_counter() - start)
     return seconds, sum(p.numel() for p in models["malt"].parameters())
@@ -253,13 +258,8 @@ def run(size, *options):
 def run_beside_busy(size, count):
     """The same, of small calls beside so many processes that compute."""
     say(f"{size} ranks beside {count} busy processes")
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
-    try:
+    with report.busy_processes(count):
         return run(size, "--busy")["busy"]
-    finally:
-        for process in busy:
-            process.kill()
-            process.wait()
 
 
 def run_between_hosts():
@@ -290,39 +290,46 @@ class Report(report.Report):
             jobs.append(("2, between hosts", between, BETWEEN_HOSTS))
         for ranks, found, goals in jobs:
             for length, least in goals.items():
-                seconds = {
-                    name: statistics.median(each)
-                    for name, each in found["calls"][str(length)].items()
-                }
-                gloo, malt, peer = (seconds.get(name) for name in [*BACKENDS, "deepspeed"])
+                gloo, malt = (
+                    statistics.median(found["calls"][str(length)][name]) for name in BACKENDS
+                )
                 verdict = self._verdict(
                     f"all_reduce of {size_text(length)}, ranks: {ranks}",
                     gloo < least * malt and times(gloo / malt),
                 )
                 row = [size_text(length), ranks, microseconds(gloo), microseconds(malt)]
-                row += [times(gloo / malt), f"{least:g}", verdict]
-                rows.append([*row, *self._beside_deepspeed(length, ranks, malt, peer)])
+                rows.append([*row, times(gloo / malt), f"{least:g}", verdict])
         header = ["float32", "ranks", "gloo", "malt", "x gloo", "at least", ""]
-        header += ["DeepSpeed", "x DeepSpeed", "at least", ""]
         self._sections.append(
             "Microseconds of `torch.distributed.all_reduce`, a sum in place: in runs of 20, 10 and "
             "2 calls, each run after a barrier. Between hosts, which are network namespaces, both "
             "use TCP.\n\n" + table(header, rows)
         )
 
-    def _beside_deepspeed(self, length, ranks, malt, peer):
-        if not peer:
-            return [""] * 4
-        least = DEEPSPEED_LEAST.get(length) if ranks == "2" else None
-        verdict = (
-            ""
-            if least is None
-            else self._verdict(
-                f"all_reduce of {size_text(length)} beside DeepSpeed",
-                peer < least * malt and times(peer / malt),
-            )
+    def beside_deepspeed(self, measured):
+        rows = []
+        for size, found in measured.items():
+            for length in SIZES:
+                seconds = found["calls"][str(length)]
+                if "deepspeed" not in seconds:
+                    return
+                peer, malt = (statistics.median(seconds[name]) for name in ("deepspeed", "malt"))
+                row = [size_text(length), str(size), microseconds(peer), microseconds(malt)]
+                row.append(times(peer / malt))
+                least = DEEPSPEED_LEAST.get(length) if size == 2 else None
+                if least is None:
+                    rows.append([*row, "", ""])
+                    continue
+                verdict = self._verdict(
+                    f"all_reduce of {size_text(length)} beside DeepSpeed",
+                    peer < least * malt and times(peer / malt),
+                )
+                rows.append([*row, f"{least:g}", verdict])
+        header = ["float32", "ranks", "DeepSpeed", "malt", "x DeepSpeed", "at least", ""]
+        self._sections.append(
+            "The same calls beside DeepSpeed's `inference_all_reduce`, which calls C++ without "
+            "torch's process groups.\n\n" + table(header, rows)
         )
-        return [microseconds(peer), times(peer / malt), f"{least:g}" if least else "", verdict]
 
     def tokens(self, measured):
         rows = []
@@ -397,20 +404,23 @@ class Report(report.Report):
         for size, found in measured.items():
             for width, least in WIDTHS.items():
                 each = found["training"][str(width)]
-                gloo, malt = (
+                gloo, malt, alone = (
                     STEPS * BATCH * size / statistics.median(each["seconds"][name])
-                    for name in BACKENDS
+                    for name in (*BACKENDS, "alone")
                 )
                 verdict = self._verdict(
                     f"DDP with {each['parameters']:,} parameters on {size} ranks",
                     malt < least * gloo and times(malt / gloo),
                 )
                 row = [f"{each['parameters']:,}", str(size), f"{gloo:,.0f}", f"{malt:,.0f}"]
-                rows.append([*row, times(malt / gloo), f"{least:g}", verdict])
+                row += [times(malt / gloo), f"{least:g}", verdict]
+                rows.append([*row, f"{alone:,.0f}", times(alone / gloo)])
         header = ["parameters", "ranks", "gloo", "malt", "x gloo", "at least", ""]
+        header += ["no exchange", "x gloo"]
         self._sections.append(
             f"Examples a second of all ranks: DistributedDataParallel, SGD, {BATCH} examples a "
-            "step and rank.\n\n" + table(header, rows)
+            "step and rank. Ranks that train apart, with no exchange at all, show the most that a "
+            "backend can reach.\n\n" + table(header, rows)
         )
 
 
@@ -428,6 +438,7 @@ def main():
     }
     made = Report("torch_backend.py", "A backend for torch.distributed", "all runs and blocks")
     made.calls(measured, run_between_hosts() if options.hosts else None)
+    made.beside_deepspeed(measured)
     made.tokens(measured)
     made.busy(beside_busy)
     if 2 in measured:

@@ -5,6 +5,7 @@ include(GoogleTest)
 # The conformance tests run over each of these transports; a new transport is one more word here.
 # tests/softroce runs the same tests over verbs, which needs an adapter.
 set(transports shm tcp)
+set(adapter_transports pipe) # tests/pipe
 set(conformance_tests allreduce_test exchange_test link_test segment_test vol_test window_test)
 # These run over the same transports, but not over verbs, because their ranks rejoin on one host.
 # Mail and tables use mailboxes in no other way than the tests above do.
@@ -16,6 +17,9 @@ file(WRITE ${PROJECT_BINARY_DIR}/conformance_tests "${conformance_lines}\n")
 # ThreadSanitizer sees the threads of one process, most of which are TCP's. AddressSanitizer finds
 # the same in mail and tables over either.
 set(host_transports ${transports})
+if(MALT_SANITIZE)
+  set(adapter_transports)
+endif()
 if(MALT_SANITIZE STREQUAL "thread")
   set(transports tcp)
   set(host_transports tcp)
@@ -43,6 +47,10 @@ set(single_thread_tests accusations_test address_test array_changes_test codec_t
                         partition_test placement_test settings_test sha256_test stream_test
                         topic_tokens_test transport_choice_test wait_test witness_test)
 
+# A transport of the tests' own.
+add_library(pipe_transport OBJECT tests/pipe/transport.cpp)
+target_link_libraries(pipe_transport PRIVATE dstorm malt_warnings malt_sanitizers)
+
 set(header_owner)
 foreach(source IN LISTS test_sources)
   cmake_path(GET source STEM name)
@@ -56,6 +64,7 @@ foreach(source IN LISTS test_sources)
                                         malt_sanitizers)
   if(name IN_LIST conformance_tests)
     target_compile_options(${name} PRIVATE -O1) # tests/softroce emulates the processor
+    target_sources(${name} PRIVATE $<TARGET_OBJECTS:pipe_transport>)
   elseif(NOT name IN_LIST optimised_tests)
     target_compile_options(${name} PRIVATE -O0)
     # One precompiled header for all, which each includes anyway.
@@ -76,7 +85,7 @@ foreach(source IN LISTS test_sources)
       PROPERTIES TIMEOUT 300 COST ${cost})
   set(own_transports)
   if(name IN_LIST conformance_tests)
-    set(own_transports ${transports})
+    set(own_transports ${transports} ${adapter_transports})
   elseif(name IN_LIST host_tests)
     set(own_transports ${host_transports})
   endif()

@@ -23,7 +23,8 @@ inline constexpr std::size_t kSlotBytes = 256;
 class TcpHost {
  public:
   explicit TcpHost(dstorm::Policy policy)
-      : shape_{dstorm::MailboxShape(kRanks, 2, kSlotBytes), policy, 0, 0}, controls_(kRanks) {
+      : shape_{dstorm::MailboxShape(kRanks, 2, kSlotBytes), policy, 0, 0, 0, 1, {0, 1}},
+        controls_(kRanks) {
     testing_ranks::in_ranks(kRanks, [this](dstorm::Bootstrap& bootstrap) {
       const int rank = bootstrap.rank();
       controls_[static_cast<std::size_t>(rank)] = std::make_unique<dstorm::host::Control>(
@@ -37,20 +38,20 @@ class TcpHost {
   }
   dstorm::host::Member& sender() const { return control(0).member(kSender); }
   const dstorm::host::SegmentMemory& memory() const { return *attachments.at(kSegment)->memory; }
-  dstorm::Mailbox box(int rank) const { return {memory().mailbox(rank), shape_.mailbox}; }
+  dstorm::Mailbox box(int rank) const { return memory().box(rank); }
   std::shared_ptr<dstorm::host::SegmentMemory> make_memory() const {
     auto made = std::make_shared<dstorm::host::SegmentMemory>(
-        dstorm::host::SegmentMemory::create(shape_, "a segment"));
-    for (int rank = 0; rank < kRanks; ++rank) made->reserve_for(rank, true, "a segment");
+        dstorm::host::SegmentMemory::create(shape_, "a segment", kRanks));
+    for (int rank = 0; rank < kRanks; ++rank) made->reserve_own(rank, "a segment");
     return made;
   }
 
   // As if the sender had never said anything.
   void forget() const {
-    std::memset(memory().mailbox(kSender), 0, shape_.mailbox.bytes());
+    std::memset(memory().mailbox(kSender), 0, memory().shape_of(kSender).bytes());
     for (auto& word : memory().copies(kSender).table().words()) word = 0;
     for (auto& word : control(0).board_table(kSender).words()) word = 0;
-    for (int rank = 0; rank < kRanks; ++rank) new (&box(rank).cursor(kSender)) dstorm::Cursor{};
+    for (const int rank : {0, 1}) new (&box(rank).cursor(kSender)) dstorm::Cursor{};
     memory().closed(kSender) = 0;
     sender().state = dstorm::host::State::kAlive;
     sender().link = sender().posted = 0;
@@ -60,10 +61,12 @@ class TcpHost {
     std::vector<std::byte> all;
     for (const int rank : {0, 1, 3}) {
       const std::byte* mailbox = memory().mailbox(rank);
-      const std::size_t cursor = shape_.mailbox.cursor(kSender);
+      const dstorm::MailboxShape& shape = memory().shape_of(rank);
+      const std::size_t cursor = rank == 3 ? shape.bytes() : shape.cursor(kSender);
       all.insert(all.end(), mailbox, mailbox + cursor);
-      all.insert(all.end(), mailbox + cursor + sizeof(dstorm::Cursor),
-                 mailbox + shape_.mailbox.bytes());
+      if (rank != 3) {
+        all.insert(all.end(), mailbox + cursor + sizeof(dstorm::Cursor), mailbox + shape.bytes());
+      }
       const dstorm::host::Member& member = control(0).member(rank);
       for (const std::uint64_t word :
            {std::uint64_t{memory().closed(rank)}, static_cast<std::uint64_t>(member.state.load()),
@@ -88,9 +91,8 @@ inline dstorm::remote::Settings settings_at(const dstorm::net::Address& at) {
           .addresses = std::vector(kRanks, at),
           .tls = nullptr,
           .suspect_after = std::chrono::seconds(5),
-          .device = nullptr,
-          .rdma = std::vector(kRanks, false),
-          .most_ranks = 2,
+          .adapter = nullptr,
+          .by_adapter = std::vector(kRanks, false),
           .recorder = nullptr};
 }
 

@@ -73,6 +73,8 @@ void bind_fold(py::module_& module) {
                     "Payload bytes folded here, and those received by allreduce.")
       .def_readonly("wait_seconds", &Stats::wait_seconds,
                     "Time spent waiting in scatter, gather and allreduce.")
+      .def_readonly("memory_bytes", &Stats::memory_bytes,
+                    "Memory that the vector has taken on this host, for all ranks here together.")
       .def_property_readonly(
           "rejected_from", [](const Stats& stats) { return stats.screened.rejected_from; },
           "By rank: its updates that were refused here, if there were any.")
@@ -89,7 +91,8 @@ void bind_fold(py::module_& module) {
                ", to_dead=" + std::to_string(stats.to_dead) +
                ", bytes_out=" + std::to_string(stats.bytes_out) +
                ", bytes_in=" + std::to_string(stats.bytes_in) +
-               ", wait_seconds=" + std::to_string(stats.wait_seconds) + ")";
+               ", wait_seconds=" + std::to_string(stats.wait_seconds) +
+               ", memory_bytes=" + std::to_string(stats.memory_bytes) + ")";
       });
 }
 

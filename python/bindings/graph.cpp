@@ -46,6 +46,20 @@ void bind_graph(py::module_& module) {
       .def("__hash__", &Graph::fingerprint)
       .def("__reduce__", &reduce);
   module.def("random_graph", &Graph::random, py::arg("k"), py::arg("seed"));
+  module.def(
+      "memory_of",
+      [](const Graph& graph, std::size_t slot_bytes, int depth, std::size_t result_bytes, int ranks,
+         const std::vector<int>& locals) {
+        dstorm::SegmentOptions options;
+        options.graph = graph;
+        options.slot_bytes = slot_bytes;
+        options.depth = depth;
+        options.result_bytes = result_bytes;
+        return dstorm::memory_of(options, ranks, locals);
+      },
+      py::arg("graph"), py::arg("slot_bytes"), py::arg("depth"), py::arg("result_bytes"),
+      py::arg("ranks"), py::arg("locals"),
+      "Bytes that a vector takes on the host of the ranks `locals`; for `malt plan`.");
   module.attr("ALL") = Graph::all();
   module.attr("HALTON") = Graph::halton();
   module.attr("RING") = Graph::ring();

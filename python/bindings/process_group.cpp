@@ -22,7 +22,7 @@ using Takes = std::vector<std::tuple<int, std::size_t, std::size_t, Address, std
 std::chrono::nanoseconds limit_of(double seconds) { return *to_duration(seconds); }
 
 std::vector<int> run(vol::Exchange& exchange, const Gives& gives, const Takes& takes,
-                     std::uint32_t kind, double timeout, bool may_miss) {
+                     std::uint32_t kind, double timeout, bool may_miss, std::uint32_t call) {
   std::vector<vol::Exchange::Give> given;
   given.reserve(gives.size());
   for (const auto& [data, bytes] : gives) {
@@ -33,7 +33,7 @@ std::vector<int> run(vol::Exchange& exchange, const Gives& gives, const Takes& t
   for (const auto& [rank, offset, bytes, to, of] : takes) {
     taken.push_back({rank, offset, bytes, reinterpret_cast<void*>(to), of});
   }
-  return exchange.run(given, taken, kind, limit_of(timeout), may_miss);
+  return exchange.run(given, taken, kind, limit_of(timeout), may_miss, call);
 }
 
 // Makes what all ranks of a group make together, within one limit: the group's if none is given.
@@ -48,6 +48,14 @@ std::unique_ptr<Made> make_within(const std::shared_ptr<dstorm::Group>& group,
 
 // Adds to `ended`, which an exception of a signal handler cannot prevent any more.
 void note_end(Ended& ended) { ended.append(py::none()); }
+
+// NumPy knows no bfloat16.
+vol::DType dtype_named(const std::string& name) {
+  for (const vol::DType half : {vol::DType::kFloat16, vol::DType::kBfloat16}) {
+    if (name == vol::dtype_name(half)) return half;
+  }
+  return to_dtype(py::dtype(name));
+}
 
 vol::Fold fold_of(bool mean) { return mean ? vol::Fold::avg() : vol::Fold::sum(); }
 
@@ -94,28 +102,28 @@ void bind_process_group(py::module_& module) {
            }),
            py::arg("group"), py::arg("name"), py::arg("slot_bytes"), py::arg("timeout"))
       .def("run", &run, py::arg("gives"), py::arg("takes"), py::arg("kind"), py::arg("timeout"),
-           py::arg("may_miss") = false,
+           py::arg("may_miss") = false, py::arg("call") = 0,
            "Give stretches (address, bytes) and copy (rank, offset, bytes, address, of) of the "
-           "others'. "
-           "Collective; returns the ranks that were missing.",
+           "others'. Collective; all ranks give the same number of the call.\n\n"
+           "Returns:\n    The ranks that were missing.",
            NoGil())
       .def(
           "fold",
           [](vol::Exchange& self, Address data, std::size_t count, std::uint32_t dtype, bool mean,
-             double timeout) {
+             double timeout, std::uint32_t call) {
             self.fold(static_cast<vol::DType>(dtype), reinterpret_cast<void*>(data), count,
-                      fold_of(mean), limit_of(timeout));
+                      fold_of(mean), limit_of(timeout), call);
           },
           py::arg("data"), py::arg("count"), py::arg("dtype"), py::arg("mean"), py::arg("timeout"),
-          "Replace elements by the sum or mean of all ranks'. Collective.", NoGil())
-      .def("begin_call", &vol::Exchange::begin_call, py::arg("number"),
-           "Give the calls from here on a number, the same on all ranks.")
+          py::arg("call"),
+          "Replace elements by the sum or mean of all ranks'. Collective; `call` as for run().",
+          NoGil())
       .def("shut", &vol::Exchange::shut, "Leave. Any thread, at any time.");
   py::class_<Reducer>(module, "Reducer",
                       "A vector that is reduced wherever it lies; for the package.")
       .def(py::init([](const Group& group, const std::string& dtype, std::size_t count,
                        const std::string& name, std::optional<double> timeout) {
-             return make_within<Reducer>(group, timeout, to_dtype(py::dtype(dtype)), count, name);
+             return make_within<Reducer>(group, timeout, dtype_named(dtype), count, name);
            }),
            py::arg("group"), py::arg("dtype"), py::arg("count"), py::arg("name"),
            py::arg("timeout") = py::none())

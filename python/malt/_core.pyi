@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Call', 'Codec', 'CoordinateDescentFloat32', 'CoordinateDescentFloat64', 'Deadline', 'DeviceReducer', 'DeviceVector', 'DualAscentFloat32', 'DualAscentFloat64', 'Duplex', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'Exchange', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Held', 'INT8', 'Interface', 'LOWEST', 'LinearFloat32', 'LinearFloat64', 'Link', 'Listener', 'MEDIAN', 'Mail', 'Messages', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Recorder', 'Recording', 'Reducer', 'Route', 'RowVector', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Table', 'TlsContext', 'TopicTokens', 'Turns', 'Update', 'Uses', 'Vector', 'WEIGHTED', 'Window', 'WindowMemory', 'Within', 'add_changes', 'add_linear_gradient', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'checksum', 'cuda_version', 'dealt_list_length', 'describe_gpus', 'find_changes', 'forecast_gap', 'has_gpu', 'infer_topics', 'interfaces', 'linear_decisions', 'look_for_nvrtc_in', 'nvrtc_library', 'partition_columns', 'partition_rows', 'partition_traffic', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'set_callbacks', 'shuffle', 'simd_level', 'sum_of_digamma_rises', 'top_k', 'trimmed_mean']
+__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Call', 'Codec', 'CoordinateDescentFloat32', 'CoordinateDescentFloat64', 'Deadline', 'DeviceReducer', 'DeviceVector', 'DualAscentFloat32', 'DualAscentFloat64', 'Duplex', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'Exchange', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Held', 'INT8', 'Interface', 'LOWEST', 'LinearFloat32', 'LinearFloat64', 'Link', 'Listener', 'MEDIAN', 'Mail', 'Messages', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Recorder', 'Recording', 'Reducer', 'Route', 'RowVector', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Table', 'TlsContext', 'TopicTokens', 'Turns', 'Update', 'Uses', 'Vector', 'WEIGHTED', 'Window', 'WindowMemory', 'Within', 'add_changes', 'add_linear_gradient', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'checksum', 'cuda_version', 'dealt_list_length', 'describe_gpus', 'find_changes', 'forecast_gap', 'has_gpu', 'infer_topics', 'interfaces', 'linear_decisions', 'look_for_nvrtc_in', 'memory_of', 'nvrtc_library', 'partition_columns', 'partition_rows', 'partition_traffic', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'set_callbacks', 'shuffle', 'simd_level', 'sum_of_digamma_rises', 'top_k', 'trimmed_mean']
 class Graph:
     """
     The ranks to which each rank sends in each round. ``Graph(edges)`` makes one from (from, to) pairs of ranks; ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR and RANDOM(k, seed) are ready-made.
@@ -392,6 +392,11 @@ class Stats:
     @property
     def folded(self) -> int:
         ...
+    @property
+    def memory_bytes(self) -> int:
+        """
+        Memory that the vector has taken on this host, for all ranks here together.
+        """
     @property
     def overwritten(self) -> int:
         ...
@@ -1426,17 +1431,16 @@ class Exchange:
     """
     def __init__(self, group: Group, name: str, slot_bytes: typing.SupportsInt | typing.SupportsIndex, timeout: typing.SupportsFloat | typing.SupportsIndex) -> None:
         ...
-    def begin_call(self, number: typing.SupportsInt | typing.SupportsIndex) -> None:
+    def fold(self, data: typing.SupportsInt | typing.SupportsIndex, count: typing.SupportsInt | typing.SupportsIndex, dtype: typing.SupportsInt | typing.SupportsIndex, mean: bool, timeout: typing.SupportsFloat | typing.SupportsIndex, call: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
-        Give the calls from here on a number, the same on all ranks.
+        Replace elements by the sum or mean of all ranks'. Collective; `call` as for run().
         """
-    def fold(self, data: typing.SupportsInt | typing.SupportsIndex, count: typing.SupportsInt | typing.SupportsIndex, dtype: typing.SupportsInt | typing.SupportsIndex, mean: bool, timeout: typing.SupportsFloat | typing.SupportsIndex) -> None:
+    def run(self, gives: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], takes: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], kind: typing.SupportsInt | typing.SupportsIndex, timeout: typing.SupportsFloat | typing.SupportsIndex, may_miss: bool = False, call: typing.SupportsInt | typing.SupportsIndex = 0) -> list[int]:
         """
-        Replace elements by the sum or mean of all ranks'. Collective.
-        """
-    def run(self, gives: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], takes: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], kind: typing.SupportsInt | typing.SupportsIndex, timeout: typing.SupportsFloat | typing.SupportsIndex, may_miss: bool = False) -> list[int]:
-        """
-        Give stretches (address, bytes) and copy (rank, offset, bytes, address, of) of the others'. Collective; returns the ranks that were missing.
+        Give stretches (address, bytes) and copy (rank, offset, bytes, address, of) of the others'. Collective; all ranks give the same number of the call.
+
+        Returns:
+            The ranks that were missing.
         """
     def shut(self) -> None:
         """
@@ -2381,6 +2385,10 @@ def linear_decisions(examples: ExamplesFloat64, weights: numpy.ndarray, outputs:
 def look_for_nvrtc_in(folders: collections.abc.Sequence[str]) -> None:
     """
     Also look for libnvrtc there.
+    """
+def memory_of(graph: Graph, slot_bytes: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex, result_bytes: typing.SupportsInt | typing.SupportsIndex, ranks: typing.SupportsInt | typing.SupportsIndex, locals: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> int:
+    """
+    Bytes that a vector takes on the host of the ranks `locals`; for `malt plan`.
     """
 def nvrtc_library() -> str:
     """

@@ -25,23 +25,6 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-// The transports that a job may ask for.
-constexpr TransportRow kTransports[] = {
-    {"auto", host::Sharing::kPossible, remote::Rdma::kIfThere},
-    {"shm", host::Sharing::kAll, remote::Rdma::kNever},
-    {"verbs", host::Sharing::kNone, remote::Rdma::kRequired},
-    {"tcp", host::Sharing::kNone, remote::Rdma::kNever},
-};
-
-const TransportRow& row_of(const std::string& transport) {
-  std::string known;
-  for (const TransportRow& row : kTransports) {
-    if (transport == row.name) return row;
-    known += (known.empty() ? "'" : ", '") + std::string(row.name) + "'";
-  }
-  throw ConfigError("there is no transport '" + transport + "' in this build; choose " + known);
-}
-
 constexpr std::chrono::milliseconds kLeastSilence{100};
 
 }  // namespace
@@ -56,7 +39,7 @@ std::shared_ptr<Group> Group::join(Bootstrap& bootstrap, GroupOptions options) {
     throw ConfigError("silence is " + format_seconds(options.silence) + "; it must be at least " +
                       format_seconds(kLeastSilence));
   }
-  const TransportRow& row = row_of(options.transport);
+  const TransportRow row = row_of(options.transport);
   const Deadline deadline = options.deadline ? *options.deadline : options.timeout;
   std::shared_ptr<Group> group(new Group);
   group->impl_ = std::make_unique<Impl>(bootstrap, std::move(options), row, deadline);
@@ -126,15 +109,16 @@ Group::Route Group::route(int rank) const {
   if (!impl_->control.is_member(rank)) return {"none", "it was dead when the ranks met"};
   if (impl_->control.is_local(rank))
     return {"shm", "this rank and it can map one another's memory"};
-  return {impl_->engine->has_rdma_with(rank) ? "verbs" : "tcp", impl_->engine->why(rank)};
+  return {impl_->engine->transport_to(rank), impl_->engine->why(rank)};
 }
 
-std::unique_ptr<Channel> Group::open_channel(std::string_view what,
-                                             const host::SegmentShape& shape) {
+std::unique_ptr<Channel> Group::open_channel(std::string_view what, const host::SegmentShape& shape,
+                                             const Graph& graph) {
   // The number of exchanges is the same on every rank. A counter of channels would differ after a
   // call that failed on some ranks only.
   const auto id = static_cast<std::uint32_t>(impl_->exchanges + 1);
-  return std::make_unique<Channel>(*this, impl_->control, impl_->engine.get(), id, what, shape);
+  return std::make_unique<Channel>(*this, impl_->control, impl_->engine.get(), id, what, shape,
+                                   graph);
 }
 
 bool Group::has_left(int rank) const noexcept {

@@ -20,6 +20,7 @@
 namespace dstorm {
 
 class Channel;
+class Graph;
 class Recorder;
 class Turns;
 class Waiter;
@@ -37,9 +38,10 @@ struct GroupOptions {
   // is waiting for. `slow` may not throw.
   std::function<void(const std::string&)> slow = nullptr;
   std::chrono::nanoseconds slow_after = std::chrono::seconds(30);
-  // A rank that sends no heartbeat for this long is evicted by the end of that time, if more than
-  // half of all ranks agree, or half of them including the lowest rank (see `tie`). A rank suspects
-  // others after three quarters of the silence. If it then finds no such majority for one and a
+  // A rank that sends no heartbeat for this long is evicted by the end of that time (of twice that
+  // time in a job of ten hosts or more), if more than half of all ranks agree, or half of them
+  // including the lowest rank (see `tie`). A rank suspects others after three quarters of the
+  // silence. If it then finds no such majority for one and a
   // half times the silence, it is cut off. At least 0.1 s.
   std::chrono::nanoseconds silence = std::chrono::seconds(5);
   TieRule tie = TieRule::kLowest;
@@ -224,7 +226,8 @@ class Group : public std::enable_shared_from_this<Group> {
   bool is_one_host() const noexcept;
 
   // Collective: makes the memory and the connections of a new segment. See Channel.
-  std::unique_ptr<Channel> open_channel(std::string_view what, const host::SegmentShape& shape);
+  std::unique_ptr<Channel> open_channel(std::string_view what, const host::SegmentShape& shape,
+                                        const Graph& graph);
 
  private:
   Group();

@@ -3,11 +3,26 @@
 // part.
 #include "dstorm/segment.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "dstorm/segment/parts.hpp"
 
 namespace dstorm {
+
+std::uint64_t memory_of(const SegmentOptions& options, int ranks, const std::vector<int>& locals) {
+  View all;
+  for (int r = 0; r < ranks; ++r) all.members.push_back(r);
+  std::vector<int> senders = senders_to(locals, options.graph, all, ranks);
+  std::erase_if(senders, [&](int r) { return std::ranges::binary_search(locals, r); });
+  host::SegmentShape shape{MailboxShape(ranks, options.depth, options.slot_bytes), options.policy,
+                           options.home_bytes, options.result_bytes};
+  if (static_cast<int>(locals.size()) < ranks) {
+    shape.copies = locals.size();
+    shape.locals = locals;
+  }
+  return host::SegmentMemory::needed(shape, locals.size(), senders.size());
+}
 
 Segment::Segment(std::shared_ptr<Group> group, SegmentOptions options) {
   const std::shared_ptr<Turns> turns = group->turns();

@@ -41,6 +41,10 @@ struct SegmentOptions {
   bool rejoins = false;
 };
 
+// The bytes of memory that a segment with these options takes on a host, in a job of `ranks` ranks
+// whose other hosts it reaches over TCP. `locals` are the ranks of the host, sorted.
+std::uint64_t memory_of(const SegmentOptions& options, int ranks, const std::vector<int>& locals);
+
 // One update, lying in its sender's slot: valid, and unchanging, while the fold runs.
 struct Update {
   int rank;
@@ -70,6 +74,9 @@ struct Stats {
   std::uint64_t bytes_out = 0;  // payload bytes sent, counted once per receiver
   std::uint64_t bytes_in = 0;   // payload bytes of updates folded here
   double wait_seconds = 0;      // spent waiting in scatter and gather
+  // Taken for the segment on this host, by all its ranks together: slots, words, memory of MALT's
+  // own. Grows when updates come from ranks outside of the graph.
+  std::uint64_t memory_bytes = 0;
 };
 
 // How many in-neighbours a gather waits for, and how long.

@@ -135,8 +135,9 @@ void Exchange::note_if_wrong(const Update& update, std::uint32_t kind,
 }
 
 std::vector<int> Exchange::run(std::span<const Give> gives, std::span<const Take> takes,
-                               std::uint32_t given_kind, nanoseconds limit, bool may_miss) {
-  const std::uint32_t kind = given_kind ^ call_;
+                               std::uint32_t given_kind, nanoseconds limit, bool may_miss,
+                               std::uint32_t call) {
+  const std::uint32_t kind = given_kind ^ call_code(call);
   in_step([&] {
     const dstorm::Deadline deadline(limit);
     std::size_t total = 0;
@@ -165,12 +166,12 @@ std::vector<int> Exchange::run(std::span<const Give> gives, std::span<const Take
   return {};
 }
 
-void Exchange::fold(DType dtype, void* data, std::size_t count, const Fold& fold,
-                    nanoseconds limit) {
+void Exchange::fold(DType dtype, void* data, std::size_t count, const Fold& fold, nanoseconds limit,
+                    std::uint32_t call) {
   const Elements elements(dtype, {{data, count}});
   Folding folding(elements);
   const std::uint32_t code = operation_code(fold) | static_cast<std::uint32_t>(dtype);
-  const std::uint32_t kind = (kFoldKind | code) ^ call_;
+  const std::uint32_t kind = (kFoldKind | code) ^ call_code(call);
   const Give own{data, elements.bytes()};
   in_step([&] {
     const dstorm::Deadline deadline(limit);

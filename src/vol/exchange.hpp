@@ -51,20 +51,18 @@ class Exchange {
   // OtherCall if a rank came with another kind, PeerError naming the ranks that are dead,
   // ConfigError if one gave another number of bytes, and TimeoutError naming the ranks that did not
   // come. `may_miss`: ranks that are dead are returned instead, and what was taken from them is not
-  // whole.
+  // whole. `call` is a number that is the same on all ranks: so a call of several rounds that has
+  // failed on one rank is not paired with that rank's next one.
   std::vector<int> run(std::span<const Give> gives, std::span<const Take> takes, std::uint32_t kind,
-                       std::chrono::nanoseconds limit, bool may_miss = false);
+                       std::chrono::nanoseconds limit, bool may_miss = false,
+                       std::uint32_t call = 0);
 
   // Collective, blocking: replaces the `count` elements at `data` by the fold of those of all
   // ranks, the same bits on every rank. Each rank folds all of it, a slot at a time, so that what
   // the ranks read of one another is still in the caches: the soonest way for few ranks of one
   // host. Throws as run(); some of the elements may then have been replaced.
   void fold(DType dtype, void* data, std::size_t count, const Fold& fold,
-            std::chrono::nanoseconds limit);
-
-  // Gives the calls from here on a number, which must be the same on all ranks. So a call of
-  // several rounds that has failed on one rank is not paired with that rank's next one.
-  void begin_call(std::uint32_t number) noexcept { call_ = call_code(number); }
+            std::chrono::nanoseconds limit, std::uint32_t call = 0);
 
   std::size_t slot_bytes() const noexcept { return segment_.options().slot_bytes; }
   void shut() noexcept { segment_.shut(); }
@@ -83,7 +81,6 @@ class Exchange {
   void note_if_wrong(const dstorm::Update& update, std::uint32_t kind, std::span<const Take> takes);
 
   dstorm::Segment segment_;
-  std::uint32_t call_ = 0;  // its code
   // Of the call in progress: a rank that made another one, or -1; what is wrong with a length, or
   // empty; the ranks that some round lacked.
   int elsewhere_ = -1;

@@ -92,6 +92,10 @@ const Kernels& of_dtype(const LevelKernels& level, DType dtype) noexcept {
       return level.float64;
     case DType::kInt32:
       return level.int32;
+    case DType::kFloat16:
+      return level.float16;
+    case DType::kBfloat16:
+      return level.bfloat16;
     case DType::kInt64:
       break;
   }
@@ -122,6 +126,10 @@ std::string_view dtype_name(DType dtype) noexcept {
       return "int32";
     case DType::kInt64:
       return "int64";
+    case DType::kFloat16:
+      return "float16";
+    case DType::kBfloat16:
+      return "bfloat16";
   }
   return "unknown";
 }

@@ -14,9 +14,10 @@ namespace vol {
 // one of them (same address), and otherwise overlaps none. Element i of `out` depends only on
 // element i of each input. Sums run in the order of `in`. So the same inputs in the same order give
 // the same bits, with every instruction set and however the range is cut up; the only exception is
-// which of several NaNs a sum returns. Nothing need be aligned. Any thread may call; nothing is
-// locked. Only median and trimmed_mean of more than 64 inputs allocate (and may throw
-// std::bad_alloc).
+// which of several NaNs a sum returns. Numbers of half precision are folded as floats, and the
+// result is rounded once. Nothing need be aligned. Any thread may call; nothing is locked. Only
+// median and trimmed_mean of more than 64 inputs, and folds of more than 8 of half precision,
+// allocate (and may throw std::bad_alloc).
 struct Kernels {
   // out = in[0] + in[1] + ... (integers wrap)
   void (*sum)(void* out, const void* const* in, std::size_t k, std::size_t n);

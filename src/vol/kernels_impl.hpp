@@ -2,6 +2,7 @@
 // once. kernels_simd.hpp explains why everything here has internal linkage.
 #pragma once
 
+#include "vol/kernels_half.hpp"
 #include "vol/kernels_level.hpp"
 #include "vol/kernels_linear.hpp"
 #include "vol/kernels_order.hpp"
@@ -136,6 +137,13 @@ struct Folds {
   }
 };
 
+template <std::size_t VectorBytes>
+using Float16Folds = HalfFolds<Folds<float, VectorBytes>, Wire<VectorBytes>::from_float16,
+                               Wire<VectorBytes>::to_float16>;
+template <std::size_t VectorBytes>
+using Bfloat16Folds = HalfFolds<Folds<float, VectorBytes>, Wire<VectorBytes>::from_bfloat16,
+                                Wire<VectorBytes>::to_bfloat16>;
+
 #if defined(__SSE2__)
 inline constexpr std::size_t kStreamBytes = 128;
 
@@ -185,6 +193,8 @@ inline constexpr LevelKernels kLevelKernels{Folds<float, VectorBytes>::kTable,
                                             Folds<double, VectorBytes>::kTable,
                                             Folds<std::int32_t, VectorBytes>::kTable,
                                             Folds<std::int64_t, VectorBytes>::kTable,
+                                            Float16Folds<VectorBytes>::kTable,
+                                            Bfloat16Folds<VectorBytes>::kTable,
                                             Wire<VectorBytes>::kTable,
                                             stream_copy<VectorBytes>};
 

@@ -34,6 +34,8 @@ struct LevelKernels {
   Kernels float64;
   Kernels int32;
   Kernels int64;
+  Kernels float16;
+  Kernels bfloat16;
   WireKernels wire;
   // memcpy with streaming stores and a fence; null if there are none.
   void (*stream_copy)(void* to, const void* from, std::size_t bytes);

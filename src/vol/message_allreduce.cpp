@@ -8,6 +8,7 @@ void add_traffic(dstorm::Stats& stats, const dstorm::Stats& more) {
   stats.bytes_out += more.bytes_out;
   stats.bytes_in += more.bytes_in;
   stats.wait_seconds += more.wait_seconds;
+  stats.memory_bytes += more.memory_bytes;
 }
 
 const std::vector<int>& MessageAllreduce::run(dstorm::Operand& operand, std::size_t bytes,

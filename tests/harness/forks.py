@@ -269,32 +269,25 @@ def _end(code: int) -> NoReturn:
 class _Rank:
     """A launcher's Popen: a fork while the launcher has one thread, else the program itself."""
 
-    PIPE = subprocess.PIPE
-    DEVNULL = subprocess.DEVNULL
-
     def Popen(self, command: Sequence[str], **options: Any) -> Any:
         is_script = command[0] == sys.executable and command[1][:1] != "-"
         is_like = _read_at_the_start(options["env"]) == _read_at_the_start(os.environ)
         if not is_script or not is_like or len(os.listdir("/proc/self/task")) > 1:
             return subprocess.Popen(command, **options)
-        pipes = [os.pipe() for name in ("stdout", "stderr") if options[name] == subprocess.PIPE]
-        process = types.SimpleNamespace(stdout=None, stderr=None, returncode=None)
+        process = types.SimpleNamespace(returncode=None)
         process.pid = os.fork()
         if process.pid == 0:
             options["preexec_fn"]()
-            stdin = os.open(os.devnull, os.O_RDONLY) if options["stdin"] is not None else 0
-            standard = [stdin, *((pipes[0][1], pipes[1][1]) if pipes else (1, 2))]
+            given = [options[name] for name in ("stdin", "stdout", "stderr")]
+            standard = [own if one is None else one for own, one in enumerate(given)]
             _become(command[1:], options["env"], standard, options["pass_fds"])
         process.wait = lambda: os.waitpid(process.pid, 0)
-        for name, (read_end, write_end) in zip(("stdout", "stderr"), pipes, strict=False):
-            os.close(write_end)
-            setattr(process, name, open(read_end, "rb", 0))  # noqa: SIM115
         return process
 
 
 if __name__ == "__main__":
     for module in sys.argv[2:]:
         importlib.import_module(module)
-    if launching := sys.modules.get("malt._launch.host_ranks"):
+    if launching := sys.modules.get("malt._launch.starter"):
         launching.subprocess = _Rank()  # type: ignore[attr-defined]
     _serve(socket.socket(fileno=int(sys.argv[1])))

@@ -243,7 +243,9 @@ class Running(Ranks):
     ) -> None:
         super().__init__(directory, size, body)
         self.environ |= environ
-        command = ["-m", "malt", "run", "-n", str(size), "--grace", "1", *arguments, "script.py"]
+        # `forks` shares imports already.
+        options = ["-n", str(size), "--grace", "1", "--no-preload", *arguments]
+        command = ["-m", "malt", "run", *options, "script.py"]
         self._output = directory / "output"
         with self._output.open("wb") as output:
             self.launcher = forks.start(

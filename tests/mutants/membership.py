@@ -134,8 +134,8 @@ MUTANTS = [
     ),
     Mutant(
         "M3: a rank that is not in the view goes on",
-        "if (!own_.view.has(options_.rank)) {",
-        "if (false) {",
+        "if (!own_.view.has(options_.rank)) standing_ = Standing::kEvicted;",
+        "",
         FILE,
     ),
     Mutant(
@@ -198,6 +198,43 @@ MUTANTS = [
         "    counts.subtract(row(going));\n",
         "",
         "dstorm/membership/accusations.cpp",
+    ),
+    # ---- watching a few
+    Mutant(
+        "ranks that do not watch each other hear nothing of each other in trouble",
+        "if (is_changed || has_trouble()) own_.news = own_.beat;",
+        "if (is_changed) own_.news = own_.beat;",
+        FILE,
+    ),
+    Mutant(
+        "a rank in trouble waits for no sign of those that it does not watch",
+        "if (!peer.owes_since) peer.owes_since = now;",
+        "",
+        FILE,
+    ),
+    Mutant(
+        "a rank that is not watched owes a sign for ever",
+        "if (!peer.is_watched) peer.owes_since.reset();",
+        "",
+        FILE,
+    ),
+    Mutant(
+        "a new epoch forgets who said nothing in the trouble before it",
+        "peer.owes_since = before->owes_since;",
+        "",
+        FILE,
+    ),
+    Mutant(
+        "a rank that others accuse is given the whole limit by those that do not watch it",
+        "now - heard > options_.timeout / 4 && is",
+        "now - heard > options_.timeout && is",
+        FILE,
+    ),
+    Mutant(
+        "a proposer does not wait for those that learn of an accusation by others",
+        "watches_all_ ? 1 : 3;",
+        "1;",
+        FILE,
     ),
 ]
 

@@ -117,7 +117,7 @@ MUTANTS = {
     "SUMS_OVERTAKE": Mutant(
         "backend",
         "torch._backend.core",
-        "            or not self.line.is_idle\n",
+        "            or not line.is_idle\n",
         "",
     ),
     # Errors have the ranks of the group instead of those of the job.
@@ -186,8 +186,8 @@ MUTANTS = {
     "ALL_CALLS_GO_ON": Mutant(
         "backend",
         "torch._backend.members",
-        "run(gives, takes, kind, time_left(deadline), may_miss)",
-        "run(gives, takes, kind, time_left(deadline), may_miss or _going_on)",
+        "run(gives, takes, kind, left, may_miss, self._call)",
+        "run(gives, takes, kind, left, may_miss or _going_on, self._call)",
     ),
     # A broadcast that nobody has whole leaves a part of it in the tensor.
     "PART_OF_BROADCAST_LEFT": Mutant(

@@ -30,8 +30,8 @@ MUTANTS = {
     # The tables learn of a lost connection while an answer of theirs is being sent.
     "DROPPED_WHILE_SENDING": Mutant(
         "_rendezvous.server",
-        "self._sessions.send(joined[number], payload)",
-        "self._sessions.send(joined[number], payload)\n                    self._drop_broken()",
+        "self._sessions.send(joined[number], *payloads)",
+        "self._sessions.send(joined[number], *payloads)\n                self._drop_broken()",
     ),
     # The next process of a rank is refused while the end of the one before is not known.
     "SUCCESSOR_REFUSED": Mutant(

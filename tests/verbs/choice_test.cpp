@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "dstorm/host/roll_call.hpp"
+#include "dstorm/remote/verbs/adapter.hpp"
 #include "ends.hpp"
 #include "processes.hpp"
 
@@ -31,16 +32,13 @@ void choose(Found& found, const std::string& before, const std::string& after) {
   ASSERT_EQ(std::system(before.c_str()), 0);
   Job job(2, [&](Bootstrap& bootstrap) {
     const host::Control control(bootstrap, host::Sharing::kNone, 20s);
-    const auto device =
-        verbs::Device::open(verbs::Library::load(), "rxe" + std::to_string(bootstrap.rank() + 1));
-    AdapterRecord mine{true, device.choice().fabric, {}};
-    set_text(mine.text, describe(device.choice()));
-    const auto adapters = call_roll(bootstrap, mine, 20s);
+    const verbs::Adapter adapter(control, {.device = "rxe" + std::to_string(bootstrap.rank() + 1)});
+    const auto adapters = call_roll(bootstrap, record_of(adapter), 20s);
     const auto start = std::chrono::steady_clock::now();
-    const TransportChoice choice =
-        choose_transports(bootstrap, control, adapters, &device, Rdma::kIfThere, 8s);
+    const TransportChoice choice = choose_transports(bootstrap, control, adapters, &adapter,
+                                                     {AdapterWish::Use::kIfThere, "auto"}, 8s);
     const auto own = static_cast<std::size_t>(bootstrap.rank());
-    found.is_used[own] = choice.is_used[1 - own];
+    found.is_used[own] = choice.by_adapter[1 - own];
     set_text(found.why[own], choice.why[1 - own]);
     if (own == 0) {
       found.seconds =

@@ -185,7 +185,8 @@ TEST(Removal, RankWhoseAdapterIsRemovedIsCutOffWithItsName) {
       return go_on_without(bootstrap, {kFaulty}, *seen);
     } catch (const PeerError& error) {
       const std::string what = error.what();
-      const bool names_it = what.find("RDMA does not get through by rxe2:1:1") != std::string::npos;
+      const bool names_it =
+          what.find("transport verbs does not get through by rxe2:1:1") != std::string::npos;
       std::printf("measured: rank %d: %s\n", bootstrap.rank(), what.c_str());
       CHECK_THAT(bootstrap.rank() == kFaulty && names_it);
       return 0;

@@ -13,6 +13,7 @@ from malt._distribution import NAME
 _COMMANDS = {
     "run": "start N ranks of a program on this host, or on each of several, without MPI",
     "top": "show what the ranks of a running job do, live",
+    "plan": "say what a job will need on each host, before it is started",
     "doctor": "say in words what is wrong with this machine, or with a running job",
     "trace": "make one trace of those that several hosts of a job wrote",
     "scale": "add ranks to a job of `malt run --elastic`, or have some leave",

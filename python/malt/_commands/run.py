@@ -194,6 +194,7 @@ def main(arguments: Sequence[str]) -> int:
         keep_going=parsed.keep_going,
         restarts=0 if parsed.elastic and parsed.respawn is None else parsed.respawn,
         elastic=parsed.elastic,
+        preload=parsed.preload,
         prefix=parsed.prefix,
         grace_seconds=parsed.grace,
         environ=environ,

@@ -189,6 +189,12 @@ def _parser() -> _RunParser:
         f"that nodes wait for one another at start (default there: {Options.start_seconds:g})",
     )
     parser.add_argument(
+        "--preload",
+        action=argparse.BooleanOptionalAction,
+        help="import what a Python program imports at its beginning once, in a process from which "
+        "the ranks are forked (default: with more ranks on this host than it has cores)",
+    )
+    parser.add_argument(
         "--prefix",
         action=argparse.BooleanOptionalAction,
         help="put the rank before each line (default: with two ranks or more); without it the "

@@ -7,7 +7,6 @@ import os
 import resource
 import selectors
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -17,6 +16,7 @@ from malt._launch.options import Options
 from malt._launch.output import Sink, Stream
 from malt._launch.rank_process import Rank
 from malt._launch.signals import Relay
+from malt._launch.starter import Starter
 from malt._launch.tracebacks import Tracebacks
 from malt._system_limits import reason, starting
 
@@ -56,6 +56,10 @@ class HostRanks:
         """Get ready to start ranks; when `stack` is left, no rank is left running."""
         self._guard = orphans.Guard()
         stack.callback(self._guard.close)
+        self._starter = Starter(self._command, self._options, self._guard, self._is_interactive)
+        stack.callback(self._starter.close)
+        if self._options.verbose and self._starter.said:
+            self.err.say(f"malt run: {self._starter.said}")
         self.selector = stack.enter_context(selectors.DefaultSelector())
         relay = Relay(self.ranks, share_terminal=self._is_interactive)
         self.relay = stack.enter_context(relay)
@@ -111,6 +115,8 @@ class HostRanks:
                 self._start(rank, local_rank, environ, size, prepare)
         finally:
             self.relay.release()
+        if self._options.restarts is None and not self._options.elastic:
+            self._starter.close()  # these are all
 
     def _start(
         self,
@@ -124,31 +130,15 @@ class HostRanks:
         prefix = size > 1 if options.prefix is None else options.prefix
         # A single rank without a prefix writes to the launcher's own output: a terminal stays one.
         piped = size > 1 or prefix
-        stdin = None if rank == 0 and (size == 1 or not os.isatty(0)) else subprocess.DEVNULL
-        memory = [int(environ[name]) for name in ("MALT_RECORD_FD",) if name in environ]
+        takes_input = rank == 0 and (size == 1 or not os.isatty(0))
         with starting(f"rank {rank}"):
-            process = subprocess.Popen(
-                self._command,
-                stdin=stdin,
-                stdout=subprocess.PIPE if piped else None,
-                stderr=subprocess.PIPE if piped else None,
-                bufsize=0,
-                env={**os.environ, **options.environ, **environ},
-                pass_fds=memory,
-                # Safe: the only other thread, the server's, holds no lock that this needs.
-                preexec_fn=prepare,
-            )
+            process, pipes = self._starter.start(environ, takes_input, piped, prepare)
         streams = []
-        for pipe, sink, tracebacks in (
-            (process.stdout, self._out, None),
-            (process.stderr, self.err, self._tracebacks),
-        ):
-            if pipe is not None:
-                shown_as = rank if prefix else None
-                stream = Stream(os.dup(pipe.fileno()), sink, shown_as, tracebacks)
-                pipe.close()
-                streams.append(stream)
-                self.selector.register(stream.descriptor, selectors.EVENT_READ, stream)
+        sinks = ((self._out, None), (self.err, self._tracebacks))
+        for pipe, (sink, tracebacks) in zip(pipes, sinks, strict=False):
+            stream = Stream(pipe, sink, rank if prefix else None, tracebacks)
+            streams.append(stream)
+            self.selector.register(pipe, selectors.EVENT_READ, stream)
         now = time.monotonic()
         has_group = not self._is_interactive
         self.ranks.append(Rank(rank, local_rank, process, now, has_group, streams))
@@ -180,9 +170,10 @@ class HostRanks:
                 return
             if process == 0:
                 return
-            # None: the guard, or an orphan of a rank.
+            # None: the guard, the nursery, or an orphan of a rank.
             rank = next((one for one in self.running() if one.process.pid == process), None)
             if rank is None:
+                self._starter.reaped(process, status)
                 continue
             if os.WIFSTOPPED(status):
                 self._note_stop(rank, signal.Signals(os.WSTOPSIG(status)).name)

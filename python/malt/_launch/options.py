@@ -23,6 +23,7 @@ class Options:
     keep_going: bool = False
     restarts: int | None = None  # of each rank, at most; None: no rank can rejoin the job
     elastic: range = range(0)  # how many ranks may run in the whole job; empty: as many as at first
+    preload: bool | None = None  # None: when this host starts more ranks than it has cores
     prefix: bool | None = None  # None: when there are several ranks
     grace_seconds: float = 5.0
     environ: dict[str, str] = field(default_factory=dict)

@@ -30,7 +30,7 @@ _ENDING = (
     signal.SIGTSTP,
 )
 
-_GROUP = struct.Struct("=i")
+GROUP = struct.Struct("=i")
 _prctl = ctypes.CDLL(None).prctl
 _prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
 
@@ -47,6 +47,15 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
+def register(guard: int, group: int) -> None:
+    """Have the guard at the other end of this pipe watch a process group; below 0: no longer.
+
+    The group's first process calls this before it runs the program.
+    """
+    with contextlib.suppress(OSError):  # if somebody has killed the guard
+        os.write(guard, GROUP.pack(group))
+
+
 def kill_group(group: int, number: int) -> bool:
     """Signal a process group; False when no process is left in it."""
     try:
@@ -59,12 +68,16 @@ def kill_group(group: int, number: int) -> bool:
 class Guard:
     """The process that outlives its launcher. Start it while the launcher has one thread.
 
+    Attributes:
+        process: its process id.
+        pipe: by which the guard is told; see `register`.
+
     Raises:
         malt.ConfigError: the limit on processes is reached.
     """
 
     def __init__(self) -> None:
-        read_end, self._pipe = os.pipe()
+        read_end, self.pipe = os.pipe()
         with starting("the process that ends what ranks leave behind"):
             self.process = os.fork()
         if self.process == 0:
@@ -73,25 +86,21 @@ class Guard:
             finally:
                 os._exit(0)
         os.close(read_end)
-        os.set_blocking(self._pipe, False)
+        os.set_blocking(self.pipe, False)
 
     def add(self, group: int) -> None:
         """Watch a process group. The group's first process calls this, before exec."""
-        self._tell(group)
+        register(self.pipe, group)
 
     def remove(self, group: int) -> None:
         """Stop watching a process group that has ended: its number may soon be another's."""
-        self._tell(-group)
+        register(self.pipe, -group)
 
     def close(self) -> None:
         """End the guard; it first kills the groups that have not been removed."""
-        os.close(self._pipe)
+        os.close(self.pipe)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.process, 0)
-
-    def _tell(self, number: int) -> None:
-        with contextlib.suppress(OSError):  # if somebody has killed the guard
-            os.write(self._pipe, _GROUP.pack(number))
 
 
 def _watch(pipe: int) -> None:
@@ -113,8 +122,8 @@ def _watch(pipe: int) -> None:
 
 def _groups_left(pipe: int) -> set[int]:
     groups: set[int] = set()
-    while message := os.read(pipe, _GROUP.size):
-        (number,) = _GROUP.unpack(message)
+    while message := os.read(pipe, GROUP.size):
+        (number,) = GROUP.unpack(message)
         if number > 0:
             groups.add(number)
         else:

@@ -7,6 +7,7 @@ import subprocess
 from dataclasses import dataclass, field
 
 from malt._launch import orphans
+from malt._launch.nursery import Forked
 from malt._launch.output import Stream
 
 
@@ -16,7 +17,7 @@ class Rank:
 
     rank: int
     local_rank: int  # its number among the ranks of this host
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Forked
     started: float
     has_group: bool
     streams: list[Stream]

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from malt._arguments import function as check_function
 from malt._errors import ConfigError
 from malt._job.job import Job
+from malt._launch import channel
 from malt._pool import starting
-from malt._pool.local import channel
 from malt._pool.local.calls import Calls
 from malt._pool.over_job import calls as job_calls
 from malt._pool.over_job.calls import JobCalls

@@ -429,9 +429,8 @@ class Server:
         """Send each client its frames. They must all be sent before the tables are asked again."""
         joined = self._sessions.joined[kind]
         for number, payloads in frames:
-            for payload in payloads:
-                if number in joined:
-                    self._sessions.send(joined[number], payload)
+            if number in joined and payloads:
+                self._sessions.send(joined[number], *payloads)
 
     def _drop_broken(self) -> None:
         while self._sessions.broken:

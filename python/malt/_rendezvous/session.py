@@ -162,20 +162,23 @@ class Session:
         return payload
 
     def _read(self, length: int) -> bytes:
-        assert self._socket is not None
         buffer = bytearray(length)
         view = memoryview(buffer)
         while view:
-            # The limit is on the whole call, not on each piece.
-            left = self._deadline - time.monotonic()
-            if left <= 0:
-                raise builtins.TimeoutError
-            self._socket.settimeout(left)
-            count = self._socket.recv_into(view)
+            count = self._in_time().recv_into(view)
             if count == 0:
                 raise ConnectionResetError("the launcher has closed the connection")
             view = view[count:]
         return bytes(buffer)
+
+    def _in_time(self) -> Channel | socket.socket:
+        """Return the socket, whose next call may take what is left: the limit is on all calls."""
+        assert self._socket is not None
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise builtins.TimeoutError
+        self._socket.settimeout(left)
+        return self._socket
 
 
 class RankSession(Session):
@@ -302,7 +305,7 @@ class Client(RankSession):
             self._round += 1
             answer = self._receive()
             if answer[:1] == ToClient.COMPLETE:
-                return [self._receive()[1:] for _ in range(self.size)]
+                return self._receive_parts()
             failure = self._failure(answer, timeout)
         except builtins.TimeoutError:
             self.abort()
@@ -319,6 +322,21 @@ class Client(RankSession):
             raise
         self.abort()
         raise failure
+
+    def _receive_parts(self) -> list[bytes]:
+        """Return all ranks' bytes: many short frames that come together."""
+        parts: list[bytes] = []
+        inbox = bytearray()
+        while len(parts) < self.size:
+            if (frame := wire.take_frame(inbox, self._opener)) is not None:
+                parts.append(frame[1:])
+                continue
+            if not (received := self._in_time().recv(1 << 16)):
+                raise ConnectionResetError("the launcher has closed the connection")
+            inbox += received
+        if inbox:
+            raise ConnectionError("a frame that nothing has asked for")
+        return parts
 
     def close(self) -> None:
         """Leave in good order; idempotent."""

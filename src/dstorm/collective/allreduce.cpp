@@ -79,7 +79,7 @@ Allreduce::Allreduce(std::shared_ptr<Group> group, std::string name, std::string
                                       slots_for(bytes, static_cast<std::size_t>(group->size())))),
       making_(describe(segment_.options())),
       state_(segment_.parts().state),
-      mailbox_(state_.memory().mailbox(group->rank()), state_.shape()),
+      mailbox_(state_.mailbox(group->rank())),
       writer_(mailbox_, group->rank()),
       members_(group->size()),
       rest_(group->size()) {
@@ -413,7 +413,9 @@ void Allreduce::throw_timeout(nanoseconds limit) const {
 
 Stats Allreduce::stats() const {
   Stats stats = stats_;
-  stats.wait_seconds = segment_.stats().wait_seconds;
+  const Stats whole = segment_.stats();
+  stats.wait_seconds = whole.wait_seconds;
+  stats.memory_bytes = whole.memory_bytes;
   return stats;
 }
 

@@ -132,7 +132,7 @@ class Allreduce {
   std::uint64_t calls() const { return number_ - (number_ >> 32 << 32); }
   void skip(std::uint64_t calls) { number_ = last_before() + calls; }
 
-  // bytes_out, bytes_in and wait_seconds; the other counters are 0.
+  // bytes_out, bytes_in, wait_seconds and memory_bytes; the other counters are 0.
   Stats stats() const;
   const Segment& segment() const noexcept { return segment_; }
   // The call by which ranks make it, as Group::exchange knows it.

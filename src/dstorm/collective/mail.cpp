@@ -14,7 +14,7 @@ Mail::Mail(std::shared_ptr<Group> group, std::string name, std::size_t slot_byte
                                      .policy = Policy::kQueue,
                                      .kind = "mail"}),
       state_(segment_.parts().state),
-      writer_(Mailbox(state_.memory().mailbox(group->rank()), state_.shape()), group->rank()) {
+      writer_(state_.mailbox(group->rank()), group->rank()) {
   for (int r = 0; r < group->size(); ++r) peers_.push_back({r, state_.channel().reader(r)});
   state_.is_used = true;  // no call of the segment's own tells so
 }

@@ -165,9 +165,9 @@ std::vector<int> SharedFold::dead() const {
 std::vector<int> SharedFold::gave_up() const {
   std::vector<int> ranks, beyond;
   for (const int r : state_.peers()) {
-    if (!state_.is_live(r)) continue;
     if (line(r).gave_up.load(std::memory_order_relaxed) >= round_) ranks.push_back(r);
-    if (line(r).ready.load(std::memory_order_acquire) > round_) beyond.push_back(r);
+    const bool is_beyond = line(r).ready.load(std::memory_order_acquire) > round_;
+    if (is_beyond && state_.is_live(r)) beyond.push_back(r);
   }
   return ranks.empty() ? beyond : ranks;
 }

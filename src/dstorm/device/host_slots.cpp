@@ -8,7 +8,7 @@
 
 namespace dstorm::device {
 
-// H4: locks only the mailboxes, whose memory is reserved.
+// H4: locks only the mailboxes, after their memory has been reserved.
 void HostSlots::attach(Segment& segment) {
   Outcome mine;
   attempt(mine, [&] { lock(segment); });
@@ -20,7 +20,10 @@ void HostSlots::lock(Segment& segment) {
   const Driver& driver = Driver::get();
   const Gpu::Use use(*gpu_);
   for (int r = 0; r < state.group().size(); ++r) {
-    Locked mailbox{state.memory().mailbox(r), state.shape().bytes(), 0};
+    while (!std::ranges::binary_search(state.channel().locals(), r) &&
+           !state.memory().make_room_for(r)) {
+    }
+    Locked mailbox{state.memory().mailbox(r), state.memory().shape_of(r).bytes(), 0};
     const Result result = driver.host_register(mailbox.begin, mailbox.bytes,
                                                kHostRegisterPortable | kHostRegisterDeviceMap);
     if (result != kSuccess) {

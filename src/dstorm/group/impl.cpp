@@ -51,7 +51,7 @@ void Group::Impl::connect(Bootstrap& bootstrap, const Deadline& deadline) {
   engine = std::make_unique<remote::Engine>(
       bootstrap, control,
       remote::EngineOptions{deadline, missed_after(), options.interface, options.toward,
-                            options.secret, options.tls, row.rdma, options.rdma, news.get(),
+                            options.secret, options.tls, wish_of(row, options, control), news.get(),
                             remote::Witness::find_program(), options.recorder.get()});
   waiter.lend_a_hand(*engine);
 }
@@ -93,7 +93,7 @@ void Group::Impl::check_standing() const {
   const std::string who = "rank " + std::to_string(control.rank());
   const std::string silence = format_seconds(options.silence);
   const std::string trouble = engine ? engine->adapter_trouble() : "";
-  const std::string adapter = trouble.empty() ? "" : "; RDMA does not get through " + trouble;
+  const std::string adapter = trouble.empty() ? "" : "; " + trouble;
   throw PeerError(
       control.state(control.rank()) == host::State::kEvicted
           ? who + " was evicted from the job: the others received no heartbeat from it for " +

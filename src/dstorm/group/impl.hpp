@@ -15,6 +15,7 @@
 #include <unordered_map>
 
 #include "dstorm/group.hpp"
+#include "dstorm/group/transports.hpp"
 #include "dstorm/group/watcher.hpp"
 #include "dstorm/host/control.hpp"
 #include "dstorm/host/fork.hpp"
@@ -22,13 +23,6 @@
 #include "dstorm/remote/engine.hpp"
 
 namespace dstorm {
-
-// A transport that a job may ask for, and which ranks then share memory.
-struct TransportRow {
-  std::string_view name;
-  host::Sharing sharing;
-  remote::Rdma rdma;
-};
 
 struct Group::Impl {
   // Collective, blocking: see Group::join.
@@ -50,7 +44,7 @@ struct Group::Impl {
 
   const std::uint32_t forks = dstorm::forks();
   GroupOptions options;
-  const TransportRow& row;
+  const TransportRow row;
   const std::shared_ptr<Turns> turns;
   host::Control control;
   Waiter waiter;

@@ -28,8 +28,11 @@ constexpr milliseconds kInTrouble{1};
 constexpr int kMostNews = 256;
 
 MembershipOptions options_for(const host::Control& control, const WatcherOptions& options) {
+  std::vector<int> hosts;
+  for (int r = 0; r < control.size(); ++r) hosts.push_back(control.host_of(r));
   return {.rank = control.rank(),
           .first = {.members = control.members()},
+          .hosts = std::move(hosts),
           .tie = options.tie,
           .timeout = options.suspect_after};
 }
@@ -54,6 +57,7 @@ Watcher::Watcher(host::Control& control, remote::Engine* engine, int alarm,
       membership_(options_for(control, options), since_boot(Clock::now())),
       known_(static_cast<std::size_t>(control.size())),
       followed_(membership_.view()) {
+  note_watched();
   thread_ = start_quiet_thread([this] { run(); });
 }
 
@@ -140,8 +144,10 @@ void Watcher::look(nanoseconds now) {
 bool Watcher::look_at(int rank, nanoseconds now) {
   if (rank == control_.rank()) return false;
   Known& known = known_[static_cast<std::size_t>(rank)];
-  const bool is_news =
-      RecordFormat::beat(control_.record(rank)) != known.beat && take_in(rank, now);
+  const RecordFormat::Cell cell = control_.record(rank);
+  const bool is_watched = is_watched_[static_cast<std::size_t>(rank)];
+  const std::uint64_t due = is_watched ? RecordFormat::beat(cell) : RecordFormat::news(cell);
+  const bool is_news = due > known.beat && take_in(rank, now);
   // A long update may delay a record. Anything that arrives shows that its sender is well.
   const std::int64_t heard = control_.member(rank).heard.load(std::memory_order_relaxed);
   const bool is_heard = control_.is_local(rank) ? is_news : heard != known.heard;
@@ -173,6 +179,17 @@ void Watcher::tell() {
   if (engine_ != nullptr) engine_->flush_notices();
 }
 
+void Watcher::note_watched() {
+  is_watched_.assign(static_cast<std::size_t>(control_.size()), false);
+  std::vector<bool> hosts(control_.hosts().size());
+  for (int r : membership_.watched()) {
+    is_watched_[static_cast<std::size_t>(r)] = true;
+    hosts[static_cast<std::size_t>(control_.host_of(r))] = true;
+  }
+  if (engine_ != nullptr && hosts != watched_hosts_) engine_->watch(hosts);
+  watched_hosts_ = std::move(hosts);
+}
+
 void Watcher::record(const View& view) {
   std::vector<int> gone;
   std::ranges::set_difference(followed_.members, view.members, std::back_inserter(gone));
@@ -188,6 +205,7 @@ void Watcher::follow() {
     // Before the view is published: a rank that sees the view also finds its epoch.
     control_.raise_epoch(view.epoch);
     if (options_.recorder != nullptr) record(view);
+    note_watched();
     {
       const std::lock_guard lock(mutex_);
       followed_ = view;

@@ -57,6 +57,7 @@ class Watcher {
   bool look_at(int rank, std::chrono::nanoseconds now);
   bool take_in(int rank, std::chrono::nanoseconds now);
   void tell();
+  void note_watched();
   void follow();
   void record(const View& view);
 
@@ -66,6 +67,8 @@ class Watcher {
   WatcherOptions options_;
   Membership membership_;
   std::vector<Known> known_;           // by rank
+  std::vector<bool> is_watched_;       // by rank
+  std::vector<bool> watched_hosts_;    // as the engine knows them
   int next_look_ = 0;                  // the rank at which the next look begins
   bool is_behind_ = false;             // the last look left records for the next
   std::chrono::nanoseconds worked_{};  // processor time of this thread until the last tick

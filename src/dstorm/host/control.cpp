@@ -26,7 +26,7 @@
 namespace dstorm::host {
 namespace {
 
-constexpr std::uint32_t kVersion = 6;  // of everything laid out in shared memory
+constexpr std::uint32_t kVersion = 7;  // of everything laid out in shared memory
 constexpr std::string_view kWhat = "the group";
 // The number of copies of a board. If so many ranks of a host are stopped, each while it writes for
 // the same rank of another host, the next writer waits until one of them has died or goes on.

@@ -92,6 +92,10 @@ class Control {
   int host_of(int rank) const { return host_of_[static_cast<std::size_t>(rank)]; }
   int own_host() const { return host_of(rank_); }
   bool is_local(int rank) const { return host_of(rank) == own_host(); }
+  // Whether it is a member, on this host.
+  bool is_here(int rank) const {
+    return std::binary_search(locals().begin(), locals().end(), rank);
+  }
   // The members of this host; and the same without this rank.
   const std::vector<int>& locals() const { return hosts_[static_cast<std::size_t>(own_host())]; }
   const std::vector<int>& neighbours() const noexcept { return neighbours_; }

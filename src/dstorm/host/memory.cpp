@@ -242,11 +242,13 @@ void Memory::reserve(std::size_t offset, std::size_t bytes, std::string_view wha
   if (failed != 0) throw_no_room(bytes, available_bytes(), what);
 }
 
-void Memory::populate(std::size_t offset, std::size_t bytes, std::string_view what) const {
+void Memory::populate(std::size_t offset, std::size_t bytes, std::string_view what,
+                      std::size_t wanted) const {
   if (bytes == 0) return;
-  if (const std::size_t have = available_bytes(); bytes > have) throw_no_room(bytes, have, what);
+  wanted = std::max(wanted, bytes);
+  if (const std::size_t have = available_bytes(); wanted > have) throw_no_room(wanted, have, what);
   if (madvise(data_ + offset, bytes, MADV_POPULATE_WRITE) == 0) return;
-  if (errno != EINVAL) throw_no_room(bytes, available_bytes(), what);
+  if (errno != EINVAL) throw_no_room(wanted, available_bytes(), what);
   // Linux before 5.14: writes to each page without changing it.
   for (std::size_t at = offset; at < offset + bytes; at += kPage) {
     __atomic_fetch_or(reinterpret_cast<unsigned char*>(data_ + at), 0, __ATOMIC_RELAXED);

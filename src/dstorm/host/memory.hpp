@@ -44,8 +44,10 @@ class Memory {
   // ConfigError if there is no room.
   void reserve(std::size_t offset, std::size_t bytes, std::string_view what);
 
-  // As reserve(), but works after close_fd(). Only for pages that no process uses yet.
-  void populate(std::size_t offset, std::size_t bytes, std::string_view what) const;
+  // As reserve(), but works after close_fd(), and also throws if there is no room for `wanted`, of
+  // which these bytes are a part.
+  void populate(std::size_t offset, std::size_t bytes, std::string_view what,
+                std::size_t wanted = 0) const;
 
   // No process can open() the memory after this; mappings stay.
   void close_fd() noexcept;

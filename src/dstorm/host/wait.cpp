@@ -25,6 +25,17 @@ constexpr std::chrono::milliseconds kNap{200};
 constexpr std::chrono::milliseconds kPollYields{1};
 constexpr std::chrono::microseconds kFirstNap{20};
 constexpr std::chrono::milliseconds kPollNap{1};
+// A yield that takes longer than kLongYield has mostly given the core to a program that computes:
+// ranks that only wait yield back much sooner. A sleep ends at once when another rank rings,
+// because the scheduler lets a thread that has used less than its share of the core run first. So
+// where such yields are three quarters of the last kJudged that yields have taken, waits do without
+// them for kShun times as long, and what they try of them costs a fiftieth of the time. If this
+// process was stopped, or the whole machine, a yield takes as long as that, which says nothing
+// about later ones: hence kMostLost.
+constexpr std::chrono::milliseconds kLongYield{1};
+constexpr std::chrono::milliseconds kJudged{16};
+constexpr std::chrono::milliseconds kMostLost{20};
+constexpr int kShun = 50;
 // Looks between two readings of the clock.
 constexpr std::uint32_t kLooks = 32;
 
@@ -88,21 +99,38 @@ Waiter::Patience::~Patience() {
 }
 
 bool Waiter::Patience::awake() {
+  if (!polls_ && start_ < waiter_.sleeps_until_) return false;
   if (spin_ > std::chrono::nanoseconds::zero()) {
     // The first looks cost nothing. After them the wait yields in between: if the rank that it
     // waits for has been put on the same core, that rank runs at once.
     if (++looks_ < kLooks) {
       pause_cpu();
     } else {
-      sched_yield();
+      yield();
       if (looks_ % kLooks == 0 && Clock::now() - awake_since_ >= spin_) spin_ = {};
     }
     return true;
   }
   if (polls_ ? Clock::now() - awake_since_ >= kPollYields : yields_ >= kYields) return false;
   ++yields_;
-  sched_yield();
+  yield();
   return true;
+}
+
+void Waiter::Patience::yield() noexcept {
+  const auto before = Clock::now();
+  sched_yield();
+  const auto now = Clock::now();
+  const std::chrono::nanoseconds took = now - before;
+  std::chrono::nanoseconds& yielded = waiter_.yielded_;
+  std::chrono::nanoseconds& lost = waiter_.lost_;
+  yielded += took;
+  if (took >= kLongYield) lost += took;
+  if (yielded < kJudged) return;
+  if (lost > yielded * 3 / 4) {
+    waiter_.sleeps_until_ = now + kShun * std::min<std::chrono::nanoseconds>(lost, kMostLost);
+  }
+  yielded = lost = {};
 }
 
 void Waiter::Patience::renew() noexcept {

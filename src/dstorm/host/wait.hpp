@@ -121,7 +121,8 @@ class Waiter {
   std::chrono::nanoseconds waited() const noexcept { return waited_; }
 
  private:
-  // The stages of one wait: it spins, then yields, then sleeps.
+  // The stages of one wait: it spins, then yields, then sleeps. It sleeps at once if the core is
+  // wanted by a program that computes.
   class Patience {
    public:
     Patience(Waiter& waiter, std::chrono::nanoseconds limit, bool polls, const Missed& missed);
@@ -131,6 +132,7 @@ class Waiter {
     bool sleep(std::uint32_t asleep);  // false: the time is up
 
    private:
+    void yield() noexcept;
     void tell(Clock::time_point now);
 
     Waiter& waiter_;
@@ -156,6 +158,9 @@ class Waiter {
   std::function<void(const std::string&)> tell_;
   std::uint64_t waits_ = 0;
   std::chrono::nanoseconds waited_{0};
+  // The time that yields have taken lately, and that of the long ones among them.
+  std::chrono::nanoseconds yielded_{0}, lost_{0};
+  Clock::time_point sleeps_until_{};  // yields cost too much: until then waits do not yield
 };
 
 }  // namespace dstorm

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <optional>
 #include <utility>
 
 namespace dstorm {
@@ -85,12 +86,17 @@ std::size_t highest_of(std::span<const Word> columns) {
 }  // namespace
 
 Accusations::Accusations(int ranks)
-    : words_((static_cast<std::size_t>(ranks) + kBits - 1) / kBits), rows_(words_ * kBits) {}
+    : words_((static_cast<std::size_t>(ranks) + kBits - 1) / kBits),
+      rows_(words_ * kBits),
+      accused_(words_ * kBits) {}
 
 void Accusations::set(int accuser, std::span<const int> accused) {
   std::vector<Word>& row = rows_[static_cast<std::size_t>(accuser)];
   accusers_ -= row.empty() ? 0 : 1;
   accusers_ += accused.empty() ? 0 : 1;
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    for_each_bit(row[i], i * kBits, [this](std::size_t r) { --accused_[r]; });
+  }
   row.assign(accused.empty() ? 0 : words_, 0);
   // Accused ranks often have neighbouring numbers, so their bits are collected before a word is
   // stored.
@@ -104,8 +110,25 @@ void Accusations::set(int accuser, std::span<const int> accused) {
       at = index / kBits;
     }
     word |= bit_of(index);
+    ++accused_[index];
   }
   if (!row.empty()) row[at] |= word;
+}
+
+std::vector<bool> Accusations::accused_by_two_hosts(std::span<const int> hosts) const {
+  std::vector<std::optional<int>> first(rows_.size());
+  std::vector<bool> by_two(rows_.size());
+  for (std::size_t accuser = 0; accuser < rows_.size(); ++accuser) {
+    if (rows_[accuser].empty() || accused_[accuser] > 0) continue;
+    const int host = hosts.empty() ? static_cast<int>(accuser) : hosts[accuser];
+    for (std::size_t i = 0; i < words_; ++i) {
+      for_each_bit(rows_[accuser][i], i * kBits, [&](std::size_t r) {
+        if (!first[r]) first[r] = host;
+        if (*first[r] != host) by_two[r] = true;
+      });
+    }
+  }
+  return by_two;
 }
 
 // Row by row, the pairs of ranks of which one accuses the other.

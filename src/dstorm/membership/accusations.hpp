@@ -19,6 +19,9 @@ class Accusations {
   // member; its only effect is that any() is true.
   void set(int accuser, std::span<const int> accused);
   bool any() const noexcept { return accusers_ > 0; }
+  // By rank: whether ranks of two or more hosts accuse it, of those ranks that nobody accuses.
+  // `hosts` has the host of each rank; empty: each is one.
+  std::vector<bool> accused_by_two_hosts(std::span<const int> hosts) const;
   // The ranks of `members` that can stay together, sorted: none of them accuses another. Ranks are
   // removed one by one: first the rank that accuses, or is accused by, the most of those left; of
   // several such ranks the highest.
@@ -32,6 +35,7 @@ class Accusations {
   std::size_t words_;                    // words of a row
   std::vector<std::vector<Word>> rows_;  // by accuser; empty: accuses nobody
   std::size_t accusers_ = 0;
+  std::vector<std::uint32_t> accused_;  // by rank: by how many
 };
 
 }  // namespace dstorm

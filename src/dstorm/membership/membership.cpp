@@ -10,7 +10,10 @@
 #include "dstorm/membership/membership.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
+
+#include "dstorm/membership/neighbourhood.hpp"
 
 namespace dstorm {
 namespace {
@@ -44,6 +47,7 @@ Membership::Peer* Membership::find(int rank) {
 void Membership::accuse(int accuser, const std::vector<int>& accused, Time now) {
   accusations_.set(accuser, accused);
   next_members_.reset();
+  doubted_.reset();
   accused_at_ = now;
 }
 
@@ -51,9 +55,9 @@ void Membership::bury(int rank, Time now) {
   if (!is_member() || !view().has(rank) || rank == options_.rank || has_ended(rank)) return;
   own_.ended.insert(std::upper_bound(own_.ended.begin(), own_.ended.end(), rank), rank);
   std::erase(ended_elsewhere_, rank);
-  ++own_.beat;
+  own_.news = ++own_.beat;
   next_members_.reset();
-  if (!troubled_since_) troubled_since_ = now;
+  begin_trouble(now);
 }
 
 void Membership::note_ended(const std::vector<int>& ranks) {
@@ -65,7 +69,10 @@ void Membership::note_ended(const std::vector<int>& ranks) {
 }
 
 void Membership::hear(int rank, Time now) {
-  if (Peer* const peer = find(rank)) peer->heard = now;
+  Peer* const peer = find(rank);
+  if (peer == nullptr) return;
+  peer->owes_since.reset();
+  if (peer->is_watched || troubled_since_) peer->owes_since = now;
 }
 
 void Membership::reach(int rank, std::optional<Time> unreached_since) {
@@ -98,7 +105,7 @@ void Membership::vote(Ballot proposed, const std::vector<int>& members) {
     own_.accepted = proposed;
     own_.accepted_members = members;
   }
-  ++own_.beat;
+  own_.news = ++own_.beat;
 }
 
 // ---- proposer ----
@@ -109,7 +116,7 @@ void Membership::propose(Time now) {
   draft_ = next_members();
   own_.proposed = {++round_, options_.rank};
   own_.proposed_members.clear();
-  ++own_.beat;
+  own_.news = ++own_.beat;
   vote(own_.proposed, {});
   go_on(now);
 }
@@ -128,7 +135,7 @@ void Membership::go_on(Time now) {
     }
     own_.proposed_members = best->accepted.round > 0 ? best->accepted_members : draft_;
     phase_ = Phase::kProposing;
-    ++own_.beat;
+    own_.news = ++own_.beat;
     vote(own_.proposed, own_.proposed_members);
   }
   if (phase_ == Phase::kProposing && has_quorum()) {
@@ -180,19 +187,21 @@ void Membership::tick(Time now, Time worked) {
   }
   last_tick_ = now;
   std::vector<int> accused = silent(now);
-  if (accused != own_.accused || now - last_beat_ >= options_.timeout / kBeats) {
-    if (accused != own_.accused) accuse(options_.rank, accused, now);
+  const bool is_changed = accused != own_.accused;
+  if (is_changed || now - last_beat_ >= options_.timeout / kBeats) {
+    if (is_changed) accuse(options_.rank, accused, now);
     own_.accused = std::move(accused);
     ++own_.beat;
+    if (is_changed || has_trouble()) own_.news = own_.beat;
     last_beat_ = now;
   }
   go_on(now);
   if (!has_trouble()) {
-    troubled_since_.reset();
+    end_trouble();
     phase_ = Phase::kIdle;
     return;
   }
-  if (!troubled_since_) troubled_since_ = now;
+  begin_trouble(now);
   const Time in_trouble = now - *troubled_since_;
   if (in_trouble > 2 * options_.timeout) {
     standing_ = Standing::kCutOff;
@@ -211,12 +220,14 @@ void Membership::tick(Time now, Time worked) {
 }
 
 // The lowest member that nobody accuses proposes at once if the only trouble is that ranks have
-// ended. Otherwise it waits until the others have had time to say whom they accuse.
+// ended. Otherwise it waits until the others have had time to say whom they accuse: a heartbeat
+// where all watch all, else also the quarter of the limit after which they know.
 Membership::Time Membership::turn() {
   const std::vector<int>& members = next_members();
   const auto place =
       std::lower_bound(members.begin(), members.end(), options_.rank) - members.begin();
-  return (place + (accusations_.any() ? 1 : 0)) * options_.timeout / kBeats;
+  const int beats = !accusations_.any() ? 0 : watches_all_ ? 1 : 3;
+  return (place + beats) * options_.timeout / kBeats;
 }
 
 bool Membership::has_trouble() const {
@@ -226,38 +237,110 @@ bool Membership::has_trouble() const {
 // When a cut separates several pairs of ranks, each pair notices it at its own time. Once somebody
 // is accused, three quarters of the limit are enough to count as unreached. So no rank is evicted
 // because another pair has not yet reported the same cut.
-std::vector<int> Membership::silent(Time now) const {
+std::vector<int> Membership::silent(Time now) {
   const Time limit = accusations_.any() ? options_.timeout * 3 / 4 : options_.timeout;
   std::vector<int> ranks;
+  const bool is_quick = !watches_all_ && troubled_since_;
   for (const Peer& peer : peers_) {
     if (has_ended(peer.rank)) continue;
     const Time reached = std::max(peer.unreached_since.value_or(now), listens_since_);
-    const Time heard = std::max(peer.heard, listens_since_);
-    if (now - reached > limit || now - heard > options_.timeout) ranks.push_back(peer.rank);
+    const Time heard = std::max(peer.owes_since.value_or(now), listens_since_);
+    if (now - reached > limit || now - heard > options_.timeout ||
+        (is_quick && now - heard > options_.timeout / 4 && is_doubted(peer.rank))) {
+      ranks.push_back(peer.rank);
+    }
   }
   return ranks;
+}
+
+// One faulty host, which is accused itself before long, is not enough.
+bool Membership::is_doubted(int rank) {
+  if (!doubted_) doubted_ = accusations_.accused_by_two_hosts(options_.hosts);
+  return (*doubted_)[static_cast<std::size_t>(rank)];
+}
+
+// All members send heartbeats to all from now on.
+void Membership::begin_trouble(Time now) {
+  if (troubled_since_) return;
+  troubled_since_ = now;
+  for (Peer& peer : peers_) {
+    if (!peer.owes_since) peer.owes_since = now;
+  }
+}
+
+void Membership::end_trouble() {
+  if (!troubled_since_) return;
+  troubled_since_.reset();
+  for (Peer& peer : peers_) {
+    if (!peer.is_watched) peer.owes_since.reset();
+  }
+}
+
+std::vector<int> Membership::watched() const {
+  std::vector<int> ranks;
+  for (const Peer& peer : peers_) {
+    if (peer.is_watched) ranks.push_back(peer.rank);
+  }
+  return ranks;
+}
+
+// The other members of a view that this rank moves to. Each says that it moves, in a record that
+// goes to all. So one that has given no sign of life since the trouble began goes on owing it.
+std::vector<Membership::Peer> Membership::peers_of(const View& view, Time now) const {
+  const auto host_of = [&](int r) {
+    return options_.hosts.empty() ? r : options_.hosts[static_cast<std::size_t>(r)];
+  };
+  std::vector<int> hosts;
+  std::vector<int> locals;  // the members of this rank's host
+  for (int r : view.members) {
+    hosts.push_back(host_of(r));
+    if (host_of(r) == host_of(options_.rank)) locals.push_back(r);
+  }
+  std::ranges::sort(hosts);
+  hosts.erase(std::unique(hosts.begin(), hosts.end()), hosts.end());
+  const auto watches = [](const std::vector<int>& ring, int own, int other) {
+    const auto place = [&ring](int one) {
+      return static_cast<std::size_t>(std::ranges::lower_bound(ring, one) - ring.begin());
+    };
+    return watch_each_other(place(own), place(other), ring.size());
+  };
+  std::vector<Peer> peers;
+  for (int r : view.members) {
+    if (r == options_.rank) continue;
+    const bool is_local = host_of(r) == host_of(options_.rank);
+    Peer peer{.rank = r};
+    peer.is_watched = is_local ? watches(locals, options_.rank, r)
+                               : watches(hosts, host_of(options_.rank), host_of(r));
+    if (peer.is_watched) peer.owes_since = now;
+    const auto before = std::ranges::lower_bound(peers_, r, {}, &Peer::rank);
+    const bool was_member = before != peers_.end() && before->rank == r;
+    if (was_member && troubled_since_ && before->owes_since &&
+        *before->owes_since <= *troubled_since_) {
+      peer.owes_since = before->owes_since;
+    }
+    peers.push_back(peer);
+  }
+  return peers;
 }
 
 void Membership::adopt(View view, Time now) {
   const std::uint64_t beat = own_.beat;
   std::vector<int> ended = std::move(own_.ended);
   std::erase_if(ended, [&](int r) { return !view.has(r); });
-  own_ = {.beat = beat + 1, .view = std::move(view), .ended = std::move(ended)};
+  std::vector<Peer> peers;
+  if (view.has(options_.rank)) peers = peers_of(view, now);
+  peers_ = std::move(peers);
+  watches_all_ = std::ranges::all_of(peers_, &Peer::is_watched);
+  own_ = {.beat = beat + 1, .news = beat + 1, .view = std::move(view), .ended = std::move(ended)};
   last_beat_ = now;
-  peers_.clear();
   accusations_ = Accusations(own_.view.members.empty() ? 0 : own_.view.members.back() + 1);
   next_members_.reset();
+  doubted_.reset();
   ended_elsewhere_.clear();
   troubled_since_.reset();
   round_ = 0;
   phase_ = Phase::kIdle;
-  if (!own_.view.has(options_.rank)) {
-    standing_ = Standing::kEvicted;
-    return;
-  }
-  for (int r : own_.view.members) {
-    if (r != options_.rank) peers_.push_back({.rank = r, .heard = now});
-  }
+  if (!own_.view.has(options_.rank)) standing_ = Standing::kEvicted;
 }
 
 }  // namespace dstorm

@@ -9,6 +9,14 @@
 // in Gafni and Lamport, "Disk Paxos", 2003). Only the newest record of a rank counts, so a later
 // record makes up for one that was lost on the way.
 //
+// A rank watches a few others (neighbourhood.hpp), and only they get its heartbeats. While there is
+// trouble, that is from when a rank reads of an accusation or an end until the next epoch, it sends
+// heartbeats to all. A member that two hosts accuse, and from which nothing comes in a quarter of
+// the limit, is accused by all: then the accusers outnumber the accused as they do where all watch
+// all. A member from which nothing comes in the whole limit is accused too: if half of a large job
+// is cut off, the other half goes on without all of it within two silences, though no rank watches
+// more than a few.
+//
 // Invariants:
 //  M1 An epoch has one view: two live ranks that are in the same epoch agree on its members. A
 //     quorum is more than half of the members of the epoch that ends; or half of them including the
@@ -52,6 +60,9 @@ struct Ballot {
 // The state of one rank that the others read. All sets are sorted.
 struct MembershipRecord {
   std::uint64_t beat = 0;  // grows with every change, and with time while the rank is well
+  // The beat of the last record that all members are to see. A later one only says that the rank is
+  // well, to ranks that read it in the memory of its host.
+  std::uint64_t news = 0;
   View view = {};
   std::vector<int> accused = {};  // suspected of silence by this rank
   std::vector<int> ended = {};    // dead, or has left, for certain
@@ -66,9 +77,10 @@ struct MembershipRecord {
 struct MembershipOptions {
   int rank = 0;
   View first = {};
+  std::vector<int> hosts = {};  // by rank: the number of its host; empty: each rank is one
   TieRule tie = TieRule::kLowest;
-  // A rank accuses a member that it has not heard, or has not reached, for this long. A rank that
-  // then finds no quorum for twice as long is cut off.
+  // A rank accuses a member that it watches and has not heard, or that it has not reached, for this
+  // long. A rank that then finds no quorum for twice as long is cut off.
   std::chrono::nanoseconds timeout = std::chrono::seconds(5);
 };
 
@@ -106,6 +118,8 @@ class Membership {
   // The record that the others are to see. The caller publishes it whenever its beat has changed.
   const MembershipRecord& record() const noexcept { return own_; }
   const View& view() const noexcept { return own_.view; }
+  // The members that this rank watches, sorted.
+  std::vector<int> watched() const;
   Standing standing() const noexcept { return standing_; }
   // Whether some member is accused, or has ended and is still in the view.
   bool has_trouble() const;
@@ -115,13 +129,18 @@ class Membership {
   struct Peer {
     int rank = 0;
     MembershipRecord record = {};  // of this epoch, without its view, or empty
-    Time heard{};
+    bool is_watched = true;
+    // It owes a sign of life, and this is when it gave the last one, or when it began to owe one.
+    std::optional<Time> owes_since = {};
     std::optional<Time> unreached_since = {};
   };
 
   bool is_member() const noexcept { return standing_ == Standing::kMember; }
   bool has_ended(int rank) const;
   Peer* find(int rank);
+  void begin_trouble(Time now);
+  void end_trouble();
+  std::vector<Peer> peers_of(const View& view, Time now) const;
   void accuse(int accuser, const std::vector<int>& accused, Time now);
   void note_ended(const std::vector<int>& ranks);
   void vote(Ballot proposed, const std::vector<int>& members);
@@ -130,7 +149,8 @@ class Membership {
   bool agrees(const MembershipRecord& record) const;
   bool has_quorum() const;
   void adopt(View view, Time now);
-  std::vector<int> silent(Time now) const;
+  std::vector<int> silent(Time now);
+  bool is_doubted(int rank);
   const std::vector<int>& next_members();
   Time turn();
 
@@ -138,9 +158,11 @@ class Membership {
   MembershipRecord own_;
   Standing standing_ = Standing::kMember;
   std::vector<Peer> peers_;  // the other members, sorted
+  bool watches_all_ = true;
   Accusations accusations_{0};
   // Kept until something changes that it depends on.
   std::optional<std::vector<int>> next_members_;
+  std::optional<std::vector<bool>> doubted_;
   std::vector<int> ended_elsewhere_;
   std::optional<Time> troubled_since_;
   Time accused_at_{};  // when a member last changed whom it accuses

@@ -37,7 +37,11 @@ std::vector<int> ranks_of(std::span<const std::uint64_t> words) {
 }  // namespace
 
 RecordFormat::Words RecordFormat::pack(const MembershipRecord& record) const {
-  Words words{record.beat, record.view.epoch, word_of(record.promised), word_of(record.accepted),
+  Words words{record.beat,
+              record.news,
+              record.view.epoch,
+              word_of(record.promised),
+              word_of(record.accepted),
               word_of(record.proposed)};
   words.reserve(this->words());
   for (const std::vector<int>* set : {&record.view.members, &record.accused, &record.ended,
@@ -62,10 +66,11 @@ std::optional<MembershipRecord> RecordFormat::unpack(
     return std::nullopt;
   }
   MembershipRecord record{.beat = words[0],
-                          .view = {.epoch = words[1]},
-                          .promised = ballot_of(words[2]),
-                          .accepted = ballot_of(words[3]),
-                          .proposed = ballot_of(words[4])};
+                          .news = words[1],
+                          .view = {.epoch = words[2]},
+                          .promised = ballot_of(words[3]),
+                          .accepted = ballot_of(words[4]),
+                          .proposed = ballot_of(words[5])};
   for (const Ballot& ballot : {record.promised, record.accepted, record.proposed}) {
     if (ballot.rank < 0 || ballot.rank >= ranks_) return std::nullopt;
   }

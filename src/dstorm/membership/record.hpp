@@ -32,9 +32,10 @@ class RecordFormat {
   static Words load(Cell cell);
   // The beat of the record in `cell`, whether that record is whole or not.
   static std::uint64_t beat(Cell cell) { return cell[0].load(std::memory_order_relaxed); }
+  static std::uint64_t news(Cell cell) { return cell[1].load(std::memory_order_relaxed); }
 
  private:
-  static constexpr std::size_t kFixed = 5;  // beat, epoch, three ballots
+  static constexpr std::size_t kFixed = 6;  // beat, news, epoch, three ballots
   static constexpr std::size_t kSets = 5;
 
   bool is_set(std::span<const std::uint64_t> words) const;

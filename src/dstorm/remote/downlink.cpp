@@ -14,7 +14,6 @@
 #include <cstring>
 
 #include "dstorm/remote/transport_choice.hpp"
-#include "dstorm/remote/verbs/frames.hpp"
 
 namespace dstorm::remote {
 namespace {
@@ -41,7 +40,8 @@ std::uint64_t become_newest(host::Control& control, const net::Introduction& cal
 
 Downlink::Downlink(host::Control& control, const Settings& settings,
                    std::shared_ptr<net::Stream> stream, const net::Introduction& caller,
-                   Clock::time_point now, std::span<const std::byte> unparsed)
+                   Clock::time_point now, std::span<const std::byte> unparsed,
+                   std::uint64_t parsed_bytes)
     : control_(control),
       settings_(settings),
       stream_(std::move(stream)),
@@ -49,6 +49,7 @@ Downlink::Downlink(host::Control& control, const Settings& settings,
           control, settings, caller, static_cast<int>(caller.rank), become_newest(control, caller),
           now,     answers_},
       changes_(make_change_receiver(origin_)),
+      taken_in_(parsed_bytes + unparsed.size()),
       last_answer_(now) {
   const auto ranks = static_cast<std::size_t>(control.size());
   buffer_.resize(
@@ -89,6 +90,19 @@ void Downlink::partner_is_over() {
   partner_ = nullptr;
   // If this side failed, it has asked for a reset already.
   if (end_ == End::kNot) over(End::kDisconnected, "the connection has been given up", true);
+}
+
+// Whether the beginning of a frame that is no answer lies in the buffer.
+bool Downlink::has_part_of_frame() const {
+  FrameHead head{};
+  if (end_of_data_ - begin_ < sizeof(head)) return false;
+  std::memcpy(&head, buffer_.data() + begin_, sizeof(head));
+  return head.kind != FrameKind::kTaken;
+}
+
+void Downlink::watch(bool is_watched, Clock::time_point now) noexcept {
+  if (is_watched && !is_watched_) watched_since_ = now;
+  is_watched_ = is_watched;
 }
 
 bool Downlink::is_current() const {
@@ -145,6 +159,7 @@ std::size_t Downlink::take_in(const Attachments& attachments, std::uint32_t last
     taken_in_ += moved.bytes;
     end_of_data_ += moved.bytes - (in_place ? place_payload(moved.bytes) : 0);
     parse_whole(attachments, last_attached);
+    owes_answer_ = owes_answer_ || has_part_of_frame();
     // Fewer bytes than asked for: nothing is left, except perhaps the end, and epoll tells the
     // engine's thread of that.
     if (!to_the_end && moved.bytes < room && !stream_->has_buffered()) break;
@@ -221,6 +236,7 @@ void Downlink::parse(const Attachments& attachments, std::uint32_t last_attached
 std::size_t Downlink::place_payload(std::size_t bytes) {
   const std::size_t placed = std::min(bytes, payload_->missing);
   if (payload_->to != nullptr) payload_->to += placed;
+  owes_answer_ = owes_answer_ || placed > 0;
   payload_->missing -= placed;
   return placed;
 }
@@ -236,7 +252,8 @@ void Downlink::finish_payload() {
 void Downlink::hold_up() {
   has_unparsed_ = true;
   const auto now = Clock::now();
-  if (!held_up_since_) held_up_since_ = now;
+  if (!held_up_since_ || changes_->is_at_work()) held_up_since_ = now;
+  if (changes_->is_at_work()) hear(now);  // it is this rank that keeps the sender waiting
   if (now - *held_up_since_ > settings_.suspect_after / 2) {
     throw Error("a rank of this host has not made room for its update");
   }
@@ -262,7 +279,8 @@ std::size_t Downlink::length_of_fixed(const FrameHead& head) const {
     case FrameKind::kClock:
       return exactly(sizeof(std::uint64_t), "a clock of another length");
     case FrameKind::kEndpoint:
-      return exactly(sizeof(verbs::EndpointBody), "an adapter's address of another length");
+      require(head.bytes <= kMostEndpointBytes, "an adapter's address of another length");
+      return static_cast<std::size_t>(head.bytes);
     case FrameKind::kAbandoned:
       return exactly(sizeof(std::uint64_t), "an exchange given up, of another length");
     case FrameKind::kTaken:
@@ -299,6 +317,7 @@ bool Downlink::take(const FrameHead& head, std::span<const std::byte> body,
     partner_->take(head, body);
     return true;
   }
+  owes_answer_ = true;
   require(!has_left_, "more after its goodbye");
   switch (head.kind) {
     case FrameKind::kBeat:
@@ -390,9 +409,9 @@ void Downlink::take_cursors(std::span<const std::byte> body, const host::Segment
   for (std::size_t at = 0; at < body.size(); at += sizeof(CursorBody)) {
     const auto given = get<CursorBody>(body, at);
     const auto rank = static_cast<int>(given.sender);
-    require(given.sender < static_cast<std::uint32_t>(control_.size()) && control_.is_local(rank),
+    require(given.sender < static_cast<std::uint32_t>(control_.size()) && control_.is_here(rank),
             "the cursor of a rank that is not here");
-    Cursor& cursor = Mailbox(memory.mailbox(rank), memory.shape().mailbox).cursor(origin_.sender);
+    Cursor& cursor = memory.box(rank).cursor(origin_.sender);
     // In the order of SlotReader::consume. Values that a new connection repeats change nothing, nor
     // do those that a rank stores late because it was stopped in the middle of this.
     raise_to(cursor.overwritten, given.overwritten);
@@ -420,20 +439,12 @@ bool Downlink::begin_update(const FrameHead& head, std::span<const std::byte> bo
 
 void Downlink::tend(const Attachments& attachments, std::uint64_t detached,
                     std::chrono::nanoseconds suspect_after, Clock::time_point now) {
-  if (!is_held_up() && now - last_heard_ > suspect_after)
+  if (is_watched_ && !is_held_up() && now - std::max(last_heard_, watched_since_) > suspect_after)
     over(End::kDisconnected, "sent no heartbeat");
-  if (end_ == End::kNot) answer(now - last_answer_ > suspect_after / 4, now);
+  const bool is_due = is_watched_ || owes_answer_;
+  if (end_ == End::kNot) answer(is_due && now - last_answer_ > suspect_after / 4, now);
   if (let_go_ == detached) return;
   if (changes_->keep_only(attachments)) let_go_ = detached;
-}
-
-void Downlink::hear_adapter(const verbs::DeviceEvent& event) {
-  if (end_ != End::kNot) return;
-  try {
-    changes_->hear(event);
-  } catch (const Error& error) {
-    over(End::kRefused, error.what());
-  }
 }
 
 void Downlink::answer(bool is_due, Clock::time_point now) {
@@ -441,6 +452,7 @@ void Downlink::answer(bool is_due, Clock::time_point now) {
     const FrameHead head{FrameKind::kTaken, 0, sizeof(taken_in_)};
     answers_.put(head, std::as_bytes(std::span(&taken_in_, 1)));
     answered_ = taken_in_;
+    owes_answer_ = false;
     last_answer_ = now;
   }
   if (partner_ == nullptr) return answers_.send(*stream_);

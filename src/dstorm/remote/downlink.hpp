@@ -25,10 +25,11 @@ class Downlink {
   // The caller has proved that it is `sender`. From now on older connections take in no more of its
   // writes. But a rank of this host that was stopped while it took them in may still be about to
   // write. It keeps the copies that it writes, and this connection goes on in others
-  // (slot/copies.hpp). `unparsed` are bytes that have arrived already.
+  // (slot/copies.hpp). `unparsed` are bytes that have arrived already, after `parsed_bytes` that
+  // count as taken in.
   Downlink(host::Control& control, const Settings& settings, std::shared_ptr<net::Stream> stream,
            const net::Introduction& caller, Clock::time_point now,
-           std::span<const std::byte> unparsed = {});
+           std::span<const std::byte> unparsed = {}, std::uint64_t parsed_bytes = 0);
   ~Downlink() { release_board(); }
   Downlink(const Downlink&) = delete;
   Downlink& operator=(const Downlink&) = delete;
@@ -50,19 +51,19 @@ class Downlink {
   // more. `to_the_end`: reads on until it sees the end of the connection, if that has arrived.
   std::size_t take_in(const Attachments& attachments, std::uint32_t last_attached, bool to_the_end,
                       Clock::time_point now);
-  // Time goes by. Ends a connection that has been silent. `detached` is the number of attachments
-  // that have been removed so far.
+  // This rank exchanges heartbeats with those of the sender's host, or no longer does.
+  void watch(bool is_watched, Clock::time_point now) noexcept;
+  // Time goes by. Ends a connection from which heartbeats are due and nothing comes. `detached` is
+  // the number of attachments that have been removed so far.
   void tend(const Attachments& attachments, std::uint64_t detached,
             std::chrono::nanoseconds suspect_after, Clock::time_point now);
-
-  // This rank's adapter has reported this event. If the sender cannot write to the adapter any
-  // more, the connection ends.
-  void hear_adapter(const verbs::DeviceEvent& event);
 
   std::uint64_t updates() const noexcept { return updates_; }  // taken in
   End end() const noexcept { return end_; }
   // Bytes that have arrived wait for another rank of this host; the engine looks again soon.
   bool is_held_up() const noexcept { return held_up_since_.has_value(); }
+  // Bytes that have arrived wait until this rank has done more; the engine looks again at once.
+  bool is_at_work() const noexcept { return end_ == End::kNot && changes_->is_at_work(); }
   // Updates come beside the connection.
   bool has_adapter() const noexcept { return changes_->has_adapter(); }
   int sender() const noexcept { return origin_.sender; }
@@ -97,6 +98,7 @@ class Downlink {
   void hear(Clock::time_point now);
   void over(End end, std::string reason, bool in_order = false);
   bool is_current() const;
+  bool has_part_of_frame() const;
 
   host::Control& control_;
   const Settings& settings_;
@@ -120,7 +122,9 @@ class Downlink {
   std::uint64_t taken_in_ = 0;               // bytes of frames
   std::uint64_t answered_ = 0;
   std::uint64_t updates_ = 0;
-  Clock::time_point last_heard_, last_answer_;
+  bool is_watched_ = true;
+  bool owes_answer_ = false;  // bytes of other frames than answers came after the last answer
+  Clock::time_point last_heard_, last_answer_, watched_since_;
 };
 
 }  // namespace dstorm::remote

@@ -20,18 +20,16 @@
 #include <algorithm>
 #include <cstring>
 
-#include "dstorm/remote/verbs/registration.hpp"
-
 namespace dstorm::remote {
 namespace {
 
 using std::chrono::nanoseconds;
 
-// A payload up to this long is sent by the thread that scatters it. With RDMA alone the limit is
-// higher: the adapter copies nothing, and the thread that wrote the payload has it in its cache for
-// the checksum.
+// A payload up to this long is sent by the thread that scatters it. With adapters alone the limit
+// is higher: they copy nothing, and the thread that wrote the payload has it in its cache for the
+// checksum.
 constexpr std::size_t kLendAHand = 64 * 1024;
-constexpr std::size_t kLendAHandByRdma = 1024 * 1024;
+constexpr std::size_t kLendAHandByAdapter = 1024 * 1024;
 // With more hosts than this, looking for arrivals takes longer than waking a thread.
 constexpr std::size_t kMostPolled = 9;
 // The longest time for which a rank waits until the engine's thread gives up the lock.
@@ -45,15 +43,12 @@ constexpr std::chrono::seconds kParting{1};
 std::shared_ptr<Attachment> Engine::attach(std::uint32_t id,
                                            std::shared_ptr<const host::SegmentMemory> memory) {
   auto attachment = std::make_shared<Attachment>(id, std::move(memory));
-  if (has_rdma()) {
-    attachment->registration = std::make_shared<verbs::Registration>(
-        *device_, control_, attachment->memory, settings_.most_ranks);
-  }
+  if (adapter_) attachment->registration = adapter_->enlist(attachment->memory);
   const std::lock_guard lock(mutex_);
   last_attached_ = id;
   attachments_[id] = attachment;
   changed_segments_.add(*attachment);  // the state at its beginning has to be sent
-  if (has_rdma()) handoff_.wake();     // to say where others may write
+  if (adapter_) handoff_.wake();       // to say where others may write
   return attachment;
 }
 
@@ -70,7 +65,7 @@ void Engine::erase(std::uint32_t id) {
 void Engine::flush(Attachment& attachment, std::size_t bytes, bool may_lag) noexcept {
   number_change(attachment, !may_lag);
   if (may_lag) return drive(true);
-  if (bytes > (has_streams_ ? kLendAHand : kLendAHandByRdma)) return handoff_.wake();
+  if (bytes > (has_streams_ ? kLendAHand : kLendAHandByAdapter)) return handoff_.wake();
   // Only while this rank takes care of the connections when it waits.
   const bool may_wait =
       bytes > 0 && has_streams_ &&
@@ -88,7 +83,7 @@ void Engine::acknowledge(Attachment& attachment) noexcept {
   drive();
 }
 
-// With RDMA alone the rank waits for the engine's thread, whose turn is short. Otherwise that
+// With adapters alone the rank waits for the engine's thread, whose turn is short. Otherwise that
 // thread would post update after update, on the core of another rank, while this rank fills its
 // slots and then has nothing to do.
 bool Engine::take_turn(std::unique_lock<std::mutex>& lock) noexcept {

@@ -36,18 +36,17 @@
 
 #include "dstorm/bootstrap.hpp"
 #include "dstorm/host/control.hpp"
-#include "dstorm/rdma_options.hpp"
 #include "dstorm/remote/downlink.hpp"
 #include "dstorm/remote/handoff.hpp"
 #include "dstorm/remote/net/listener.hpp"
 #include "dstorm/remote/net/tls.hpp"
 #include "dstorm/remote/pacing.hpp"
 #include "dstorm/remote/probes.hpp"
+#include "dstorm/remote/transport/adapter.hpp"
 #include "dstorm/remote/transport/attachment.hpp"
 #include "dstorm/remote/transport/change_list.hpp"
 #include "dstorm/remote/transport_choice.hpp"
 #include "dstorm/remote/uplink.hpp"
-#include "dstorm/remote/verbs/inbox.hpp"
 #include "dstorm/remote/witness.hpp"
 
 namespace dstorm::remote {
@@ -60,8 +59,7 @@ struct EngineOptions {
   std::string toward;    // a host that all ranks can reach, or empty
   std::string secret;    // known to the ranks of the job alone, or empty
   std::string tls = {};  // as GroupOptions::tls
-  Rdma rdma;
-  RdmaOptions adapter = {};
+  AdapterWish adapter = {};
   int news;                  // an eventfd, written when a rank has ended or a record has come
   std::string witness = {};  // the program (witness.hpp); without one, ends are found by silence
   Recorder* recorder = nullptr;  // told of calls that fail; may be null
@@ -79,17 +77,18 @@ class Engine final : public Work {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Whether ranks of other hosts write into this rank's memory by RDMA. If so, every segment has
-  // inboxes there.
-  bool has_rdma() const noexcept { return settings_.device != nullptr; }
-  bool has_rdma_with(int rank) const { return settings_.rdma[static_cast<std::size_t>(rank)]; }
-  verbs::InboxShape inbox_shape(const MailboxShape& mailbox) const {
-    return {mailbox, settings_.most_ranks};
+  // This rank's adapter; null if updates to and from all other hosts go over TCP.
+  const Adapter* adapter() const noexcept { return settings_.adapter; }
+  bool goes_by_adapter(int rank) const {
+    return settings_.by_adapter[static_cast<std::size_t>(rank)];
   }
-  // The reason why `rank`, of another host, is reached the way it is.
+  // The transport to `rank`, of another host, and the reason for it.
+  std::string_view transport_to(int rank) const {
+    return goes_by_adapter(rank) ? settings_.adapter->transport() : "tcp";
+  }
   std::string why(int rank) const;
-  // Names the adapter by which nothing gets through to some host, with the reason; empty if all is
-  // well. Any thread.
+  // Says that nothing gets through to some host by this rank's adapter, with the reason; empty if
+  // all is well. Any thread.
   std::string adapter_trouble();
 
   // attach() adds a segment of this job, before any rank may send in it; it throws ConfigError if
@@ -130,6 +129,9 @@ class Engine final : public Work {
   // Whether what arrived from the other hosts has been taken in since `time`. If not, this rank has
   // not listened, and the other hosts' silence means nothing. Any thread.
   bool has_listened_since(Clock::time_point time) const { return listened_.load() >= time; }
+  // The hosts, by number, with whose ranks this rank exchanges heartbeats; all of them until this
+  // is called. Any thread.
+  void watch(std::vector<bool> hosts) noexcept;
   // While the caller holds this lock, this rank's notices may be rewritten.
   std::unique_lock<std::mutex> hold_notices() { return std::unique_lock(mutex_); }
   bool make_room(Attachment& attachment) noexcept;
@@ -170,8 +172,9 @@ class Engine final : public Work {
   void share(Uplink& uplink, Clock::time_point now);
   void probe(Clock::time_point now);
   void turn_away(int rank);
+  bool is_watched(int rank) const;
   std::vector<Networks> exchange_networks(Bootstrap& bootstrap, const EngineOptions& options);
-  AdapterRecord open_adapter(Rdma wish, const RdmaOptions& adapter);
+  AdapterRecord open_adapter(const AdapterWish& wish);
   void listen(Bootstrap& bootstrap, const EngineOptions& options,
               const std::vector<Networks>& networks);
   void begin_calls();
@@ -180,8 +183,7 @@ class Engine final : public Work {
   void run_listener();
   void let_in(std::vector<net::Caller> callers);
   void settle(Clock::time_point now);
-  void use_rdma(TransportChoice choice);
-  void hear_device();
+  void use_adapter(TransportChoice choice);
   void add_to_epoll(int fd, std::uint32_t events) const;
   bool is_connected();
   std::uint64_t sent_bytes() const;
@@ -196,10 +198,10 @@ class Engine final : public Work {
   int news_;
   std::optional<net::Listener> listener_;  // used by the listener's thread
   std::optional<Witness> witness_;
-  std::optional<verbs::Device> device_;
+  std::unique_ptr<Adapter> adapter_;
   std::vector<std::string> why_;  // by rank
-  // Whether some host is reached over TCP alone. With RDMA each update is a write of its own, so
-  // sending several at once saves nothing.
+  // Whether some host is reached over TCP alone. By an adapter each update is a write of its own,
+  // so sending several at once saves nothing.
   bool has_streams_ = false;
 
   std::mutex mutex_;  // E1
@@ -215,7 +217,8 @@ class Engine final : public Work {
   std::list<Downlink> downlinks_;
   // by caller: why this rank cannot register memory for its writes
   std::map<int, std::string> refusals_;
-  Probes probes_;  // of ranks that may have ended
+  Probes probes_;              // of ranks that may have ended
+  std::vector<bool> watched_;  // by host: see watch()
   static constexpr Clock::time_point kReached = Clock::time_point::max();
   std::vector<std::atomic<Clock::time_point>> unreached_since_;  // by host
   std::vector<std::atomic<bool>> ended_elsewhere_;               // by rank: see note_end()

@@ -1,7 +1,7 @@
 // Joins the engines of a job. The constructor of Engine does it in these steps, each of which is
 // collective:
 //   exchange_networks()   each rank tells the others its interfaces and its adapter
-//   choose_transports()   all ranks agree on which hosts use RDMA (transport_choice.hpp)
+//   choose_transports()   all ranks agree on which hosts use adapters (transport_choice.hpp)
 //   listen()              each rank picks an address, listens there, starts its witness, and tells
 //                         the others the address
 //   await_connections()   each rank has called, or been called by, one rank of every other host
@@ -171,14 +171,15 @@ Engine::Engine(Bootstrap& bootstrap, host::Control& control, const EngineOptions
       news_(options.news),
       probes_(control, settings_,
               [this](int fd) { add_to_epoll(fd, EPOLLIN | EPOLLOUT | EPOLLET); }),
+      watched_(control.hosts().size(), true),
       unreached_since_(control.hosts().size()),
       ended_elsewhere_(static_cast<std::size_t>(control.size())) {
   for (auto& since : unreached_since_) since.store(kReached);
   const std::vector<Networks> networks = exchange_networks(bootstrap, options);
   std::vector<AdapterRecord> adapters;
   for (const Networks& one : networks) adapters.push_back(one.adapter);
-  use_rdma(choose_transports(bootstrap, control, adapters, device_ ? &*device_ : nullptr,
-                             options.rdma, options.deadline.but_within(kStep)));
+  use_adapter(choose_transports(bootstrap, control, adapters, adapter_.get(), options.adapter,
+                                options.deadline.but_within(kStep)));
   listen(bootstrap, options, networks);
   begin_calls();
   thread_ = start_quiet_thread([this] { run(); });
@@ -200,7 +201,7 @@ std::vector<Networks> Engine::exchange_networks(Bootstrap& bootstrap,
     } else if (mine.protection == Protection::kKey) {
       net::check_tls();  // the context needs the key, which is made later
     }
-    mine.adapter = open_adapter(options.rdma, options.adapter);
+    mine.adapter = open_adapter(options.adapter);
   });
   std::vector<Networks> networks = call_roll(bootstrap, mine, options.deadline.but_within(kStep));
   throw_if_any_failed(networks);
@@ -209,25 +210,24 @@ std::vector<Networks> Engine::exchange_networks(Bootstrap& bootstrap,
 }
 
 // Throws ConfigError if the user asks for an adapter that cannot be used.
-AdapterRecord Engine::open_adapter(Rdma wish, const RdmaOptions& adapter) {
-  AdapterRecord mine{};
-  if (wish == Rdma::kNever) return mine;
+AdapterRecord Engine::open_adapter(const AdapterWish& wish) {
+  using Use = AdapterWish::Use;
+  AdapterRecord none{};
+  if (wish.use == Use::kNever) return none;
   if (tls_ != nullptr) {
-    constexpr const char* kWhy = "MALT_TLS asks for encryption, which RDMA has not";
-    if (wish == Rdma::kRequired) throw ConfigError(std::string(kWhy) + "; choose tcp");
-    set_text(mine.text, kWhy);
-    return mine;
+    constexpr const char* kWhy = "MALT_TLS asks for encryption, which adapters do not do";
+    if (wish.use == Use::kRequired) throw ConfigError(std::string(kWhy) + "; choose tcp");
+    set_text(none.text, kWhy);
+    return none;
   }
   try {
-    device_ = verbs::Device::open(verbs::Library::load(), adapter);
-    mine.is_there = true;
-    mine.fabric = device_->choice().fabric;
-    set_text(mine.text, describe(device_->choice()));
+    adapter_ = wish.open();
+    return record_of(*adapter_);
   } catch (const ConfigError& error) {
-    if (wish == Rdma::kRequired || adapter.is_set()) throw;
-    set_text(mine.text, error.what());
+    if (wish.use == Use::kRequired || wish.is_named) throw;
+    set_text(none.text, error.what());
+    return none;
   }
-  return mine;
 }
 
 // Collective. Begins to listen, and learns where the others do.
@@ -320,33 +320,18 @@ void Engine::start_witness(const std::string& program, int listener) {
   witness_.emplace(program, listener, order);
 }
 
-// Applies the choice: which ranks are reached by RDMA, and the adapter if any rank is.
-void Engine::use_rdma(TransportChoice choice) {
-  settings_.rdma = std::move(choice.is_used);
+// Applies the choice. An adapter by which no rank is reached is closed.
+void Engine::use_adapter(TransportChoice choice) {
+  settings_.by_adapter = std::move(choice.by_adapter);
   why_ = std::move(choice.why);
-  settings_.most_ranks = 0;
-  settings_.device = nullptr;
+  bool is_used = false;
   for (const std::vector<int>& host : control_.hosts()) {
-    settings_.most_ranks = std::max(settings_.most_ranks, host.size());
     if (control_.is_local(host[0])) continue;
-    const bool is_used = settings_.rdma[static_cast<std::size_t>(host[0])];
-    if (is_used) settings_.device = &*device_;
-    has_streams_ = has_streams_ || !is_used;
+    (goes_by_adapter(host[0]) ? is_used : has_streams_) = true;
   }
-  if (settings_.device == nullptr) return device_.reset();
-  add_to_epoll(device_->event_fd(), EPOLLIN);
-}
-
-// Passes events of the device on. Links that an event concerns fail.
-void Engine::hear_device() {
-  while (const auto event = device_->next_event()) {
-    for (Uplink& one : uplinks_) one.hear_adapter(*event);
-    for (Downlink& one : downlinks_) one.hear_adapter(*event);
-    if (event->is_last) {
-      epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, device_->event_fd(), nullptr);
-      return;
-    }
-  }
+  if (!is_used) adapter_.reset();
+  settings_.adapter = adapter_.get();
+  if (adapter_) add_to_epoll(adapter_->event_fd(), EPOLLIN);
 }
 
 std::string Engine::adapter_trouble() {
@@ -362,7 +347,9 @@ std::string Engine::adapter_trouble() {
     text += (text.empty() ? "rank " : "; rank ") + std::to_string(rank) +
             " cannot be given access to write: " + why;
   }
-  return text.empty() ? text : "by " + describe(device_->choice()) + ": " + text;
+  if (text.empty()) return text;
+  return "transport " + std::string(adapter_->transport()) + " does not get through by " +
+         adapter_->describe() + ": " + text;
 }
 
 std::string Engine::why(int rank) const { return why_[static_cast<std::size_t>(rank)]; }

@@ -53,13 +53,15 @@ void Engine::run() {
     const auto now = Clock::now();
     for (int i = 0; i < count; ++i) {
       if (events[static_cast<std::size_t>(i)].data.fd == handoff_.alarm().get()) handoff_.hush();
-      if (device_ && events[static_cast<std::size_t>(i)].data.fd == device_->event_fd()) {
-        hear_device();
+      if (!adapter_ || events[static_cast<std::size_t>(i)].data.fd != adapter_->event_fd())
+        continue;
+      if (!adapter_->take_events()) {
+        epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, adapter_->event_fd(), nullptr);
       }
     }
     is_busy = false;
     for (Downlink& one : downlinks_) {
-      is_busy = take_in(one, true, now) >= Downlink::kTurn || is_busy;
+      is_busy = take_in(one, true, now) >= Downlink::kTurn || one.is_at_work() || is_busy;
     }
     listened_.store(now);
     pump(now, true);
@@ -107,6 +109,7 @@ void Engine::let_in(std::vector<net::Caller> callers) {
     Downlink& downlink = downlinks_.emplace_back(
         control_, settings_, std::make_shared<net::Stream>(std::move(caller.stream)),
         caller.introduction, now);
+    downlink.watch(is_watched(rank), now);
     add_to_epoll(downlink.fd(), EPOLLIN | EPOLLOUT | EPOLLET);
     for (Uplink& one : uplinks_) {
       if (one.state() != Uplink::State::kAwaiting || one.proxy() != rank) continue;
@@ -123,7 +126,7 @@ int Engine::shares_with(const std::vector<int>& host) const {
   const int proxy = host[first_proxy(control_.rank(), host)];
   const std::vector<int>& locals = control_.locals();
   const bool is_mutual = locals[first_proxy(proxy, locals)] == control_.rank();
-  return is_mutual && !has_rdma_with(proxy) && control_.is_live(proxy) ? proxy : -1;
+  return is_mutual && !goes_by_adapter(proxy) && control_.is_live(proxy) ? proxy : -1;
 }
 
 // The rank that this one has called now speaks over the same connection.
@@ -134,7 +137,8 @@ void Engine::share(Uplink& uplink, Clock::time_point now) {
     return uplink.partner_is_over(false, "wants to share a connection that is not shared");
   }
   Downlink& downlink = downlinks_.emplace_back(control_, settings_, uplink.stream(), shared->call,
-                                               now, shared->unparsed);
+                                               now, shared->unparsed, shared->frame_bytes);
+  downlink.watch(is_watched(downlink.sender()), now);
   downlink.join(uplink);
   uplink.join(downlink);
   handoff_.wake();  // more may have come
@@ -175,7 +179,7 @@ void Engine::settle(Clock::time_point now) {
   for (auto one = downlinks_.begin(); one != downlinks_.end();) {
     if (one->end() == Downlink::End::kDisconnected) probes_.begin(one->sender(), true, now);
     if (one->end() == Downlink::End::kBroken) turn_away(one->sender());
-    if (one->end() == Downlink::End::kRefused && has_rdma_with(one->sender())) {
+    if (one->end() == Downlink::End::kRefused && goes_by_adapter(one->sender())) {
       refusals_[one->sender()] = one->reason();
     }
     one = one->end() == Downlink::End::kNot ? std::next(one) : downlinks_.erase(one);
@@ -226,6 +230,18 @@ void Engine::erase_closed() {
     erase(attachment->id);
     return true;
   });
+}
+
+bool Engine::is_watched(int rank) const {
+  return watched_[static_cast<std::size_t>(control_.host_of(rank))];
+}
+
+void Engine::watch(std::vector<bool> hosts) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto now = Clock::now();
+  watched_ = std::move(hosts);
+  for (Uplink& one : uplinks_) one.watch(is_watched(one.host()[0]), now);
+  for (Downlink& one : downlinks_) one.watch(is_watched(one.sender()), now);
 }
 
 void Engine::note_end(int rank) noexcept {

@@ -13,9 +13,6 @@
 #include "dstorm/host/roll_call.hpp"
 #include "dstorm/remote/tcp/change_receiver.hpp"
 #include "dstorm/remote/tcp/change_sender.hpp"
-#include "dstorm/remote/verbs/change_receiver.hpp"
-#include "dstorm/remote/verbs/change_sender.hpp"
-#include "dstorm/remote/verbs/proof.hpp"
 
 namespace dstorm::remote {
 namespace {
@@ -38,7 +35,7 @@ struct Told {
 };
 constexpr std::size_t kMostTold = 4;
 
-// A pair of hosts, the lower first; and the reason why RDMA cannot go between them.
+// A pair of hosts, the lower first; and the reason why adapters cannot carry updates between them.
 using Pair = std::pair<int, int>;
 struct Obstacle {
   std::string text;
@@ -52,10 +49,10 @@ Pair pair_of(const host::Control& control, int a, int b) {
 
 // The first of `ranks` that has no adapter of this kind of network.
 std::optional<int> lacking(const Host& ranks, const std::vector<AdapterRecord>& adapters,
-                           verbs::Fabric fabric) {
+                           const std::string& network) {
   const auto found = std::find_if(ranks.begin(), ranks.end(), [&](int r) {
     const AdapterRecord& its = adapters[static_cast<std::size_t>(r)];
-    return !its.is_there || its.fabric != fabric;
+    return !its.is_there || get_text(its.network) != network;
   });
   return found == ranks.end() ? std::nullopt : std::optional(*found);
 }
@@ -67,10 +64,11 @@ Obstacles obstacles_by_kind(const host::Control& control,
   Obstacles found;
   const auto& hosts = control.hosts();
   for (std::size_t a = 0; a < hosts.size(); ++a) {
-    const AdapterRecord& first = adapters[static_cast<std::size_t>(hosts[a].front())];
-    const auto in_a = lacking(hosts[a], adapters, first.fabric);
+    const std::string network =
+        get_text(adapters[static_cast<std::size_t>(hosts[a].front())].network);
+    const auto in_a = lacking(hosts[a], adapters, network);
     for (std::size_t b = a + 1; b < hosts.size(); ++b) {
-      const auto without = in_a ? in_a : lacking(hosts[b], adapters, first.fabric);
+      const auto without = in_a ? in_a : lacking(hosts[b], adapters, network);
       if (!without) continue;
       const AdapterRecord& its = adapters[static_cast<std::size_t>(*without)];
       found[{static_cast<int>(a), static_cast<int>(b)}] = {
@@ -99,8 +97,8 @@ std::vector<int> partners_of(int rank, const host::Control& control, const Obsta
   return {partners.begin(), partners.end()};
 }
 
-Bytes pack(const std::vector<verbs::Proof::Reason>& given) {
-  std::vector<verbs::Proof::Reason> reasons;  // echoes last
+Bytes pack(const std::vector<Proof::Reason>& given) {
+  std::vector<Proof::Reason> reasons;  // echoes last
   for (const bool is_echo : {false, true}) {
     std::ranges::copy_if(given, std::back_inserter(reasons),
                          [&](const auto& reason) { return reason.is_echo == is_echo; });
@@ -159,35 +157,37 @@ void unpack(int rank, const Bytes& bytes, const host::Control& control, Obstacle
 
 // Collective. Tries all pairs of hosts that have no obstacle, and adds the obstacles it finds.
 void prove(Bootstrap& bootstrap, const host::Control& control,
-           const std::vector<AdapterRecord>& adapters, const verbs::Device* device,
-           const Deadline& deadline, Obstacles& obstacles) {
+           const std::vector<AdapterRecord>& adapters, const Adapter* own, const Deadline& deadline,
+           Obstacles& obstacles) {
   const milliseconds limit =
       std::clamp(std::chrono::duration_cast<milliseconds>(deadline.left() / 4), milliseconds(1),
                  kLongestProof);
   std::vector<std::string> texts;
   for (const AdapterRecord& one : adapters) texts.push_back(get_text(one.text));
-  std::optional<verbs::Proof> proof;
-  if (device != nullptr) {
-    proof.emplace(*device, control.rank(), partners_of(control.rank(), control, obstacles), limit);
+  std::unique_ptr<Proof> proof;
+  if (own != nullptr) {
+    proof =
+        own->begin_proof(control.rank(), partners_of(control.rank(), control, obstacles), limit);
   }
   const auto offers = bootstrap.allgather(proof ? proof->offer() : Bytes{}, deadline);
   if (proof) proof->connect(offers, texts);
   bootstrap.allgather({}, deadline);
   if (proof) proof->write(texts);
-  const auto verdicts = bootstrap.allgather(
-      pack(proof ? proof->reasons() : std::vector<verbs::Proof::Reason>{}), deadline);
+  const auto verdicts =
+      bootstrap.allgather(pack(proof ? proof->reasons() : std::vector<Proof::Reason>{}), deadline);
   for (const int r : control.members()) {
     unpack(r, verdicts[static_cast<std::size_t>(r)], control, obstacles);
   }
 }
 
-[[noreturn]] void refuse(const host::Control& control, const Obstacles& obstacles) {
+[[noreturn]] void refuse(const host::Control& control, const std::string& transport,
+                         const Obstacles& obstacles) {
   constexpr std::size_t kMostNamed = 3;
   std::string text;
   std::size_t named = 0;
   for (const auto& [pair, obstacle] : obstacles) {
     if (named++ == kMostNamed) break;
-    text += (text.empty() ? "transport verbs cannot go between " : "; between ") +
+    text += (text.empty() ? "transport " + transport + " cannot go between " : "; between ") +
             describe_ranks(control.hosts()[static_cast<std::size_t>(pair.first)]) + " and " +
             describe_ranks(control.hosts()[static_cast<std::size_t>(pair.second)]) + ": " +
             obstacle.text;
@@ -201,44 +201,54 @@ void prove(Bootstrap& bootstrap, const host::Control& control,
 }  // namespace
 
 TransportChoice choose_transports(Bootstrap& bootstrap, const host::Control& control,
-                                  const std::vector<AdapterRecord>& adapters,
-                                  const verbs::Device* device, Rdma wish,
-                                  const Deadline& deadline) {
+                                  const std::vector<AdapterRecord>& adapters, const Adapter* own,
+                                  const AdapterWish& wish, const Deadline& deadline) {
+  using Use = AdapterWish::Use;
   const std::size_t hosts = control.hosts().size();
   Obstacles obstacles = obstacles_by_kind(control, adapters);
-  if (wish == Rdma::kRequired && !obstacles.empty()) refuse(control, obstacles);
+  if (wish.use == Use::kRequired && !obstacles.empty()) refuse(control, wish.transport, obstacles);
   const std::size_t untried = obstacles.size();
-  if (wish != Rdma::kNever && obstacles.size() < hosts * (hosts - 1) / 2) {
-    prove(bootstrap, control, adapters, device, deadline, obstacles);
+  if (wish.use != Use::kNever && obstacles.size() < hosts * (hosts - 1) / 2) {
+    prove(bootstrap, control, adapters, own, deadline, obstacles);
   }
-  if (wish == Rdma::kRequired && obstacles.size() > untried) refuse(control, obstacles);
+  if (wish.use == Use::kRequired && obstacles.size() > untried) {
+    refuse(control, wish.transport, obstacles);
+  }
 
   TransportChoice choice;
-  choice.is_used.resize(adapters.size());
+  choice.by_adapter.resize(adapters.size());
   choice.why.resize(adapters.size());
-  const std::string own = get_text(adapters[static_cast<std::size_t>(control.rank())].text);
+  const std::string here = get_text(adapters[static_cast<std::size_t>(control.rank())].text);
   for (const int r : control.members()) {
     if (control.is_local(r)) continue;
     const auto place = static_cast<std::size_t>(r);
     const auto found = obstacles.find(pair_of(control, control.rank(), r));
-    choice.is_used[place] = wish != Rdma::kNever && found == obstacles.end();
-    choice.why[place] = wish == Rdma::kNever ? "the job asks for tcp"
+    choice.by_adapter[place] = wish.use != Use::kNever && found == obstacles.end();
+    choice.why[place] = wish.use == Use::kNever ? "the job asks for tcp"
                         : found == obstacles.end()
-                            ? "both have an adapter, and writes each way arrived; here " + own
+                            ? "both have an adapter, and writes each way arrived; here " + here
                             : found->second.text;
   }
   return choice;
 }
 
+AdapterRecord record_of(const Adapter& adapter) {
+  AdapterRecord record{};
+  record.is_there = true;
+  set_text(record.network, adapter.network());
+  set_text(record.text, adapter.describe());
+  return record;
+}
+
 std::unique_ptr<ChangeSender> make_change_sender(const Route& route) {
-  const bool has_rdma = route.settings.rdma[static_cast<std::size_t>(route.host.front())];
-  if (has_rdma) return std::make_unique<verbs::ChangeSender>(route);
+  const bool by_adapter = route.settings.by_adapter[static_cast<std::size_t>(route.host.front())];
+  if (by_adapter) return route.settings.adapter->make_sender(route);
   return std::make_unique<tcp::ChangeSender>(route);
 }
 
 std::unique_ptr<ChangeReceiver> make_change_receiver(const Origin& origin) {
-  const bool has_rdma = origin.settings.rdma[static_cast<std::size_t>(origin.sender)];
-  if (has_rdma) return std::make_unique<verbs::ChangeReceiver>(origin);
+  const bool by_adapter = origin.settings.by_adapter[static_cast<std::size_t>(origin.sender)];
+  if (by_adapter) return origin.settings.adapter->make_receiver(origin);
   return std::make_unique<tcp::ChangeReceiver>(origin);
 }
 

@@ -1,7 +1,6 @@
-// The choice of the transport between each pair of hosts. Updates go by RDMA if every rank of both
-// has an adapter, all adapters are of one kind of network, and test writes between them have
-// arrived; otherwise by TCP. A new transport is a folder beside tcp/ and verbs/, and a line in
-// make_change_sender() and make_change_receiver().
+// The choice of the transport between each pair of hosts. Updates go by adapters if every rank of
+// both has one, all adapters are of one kind of network, and test writes between them have arrived;
+// otherwise they go over the connections.
 #pragma once
 
 #include <chrono>
@@ -12,34 +11,32 @@
 
 #include "dstorm/bootstrap.hpp"
 #include "dstorm/host/control.hpp"
-#include "dstorm/remote/transport/change_receiver.hpp"
-#include "dstorm/remote/transport/change_sender.hpp"
-#include "dstorm/remote/verbs/device.hpp"
+#include "dstorm/remote/transport/adapter.hpp"
 
 namespace dstorm::remote {
-
-enum class Rdma : std::uint8_t { kIfThere, kRequired, kNever };
 
 // The record by which each rank describes its adapter to the others.
 struct AdapterRecord {
   bool is_there;
-  verbs::Fabric fabric;
+  char network[31];
   char text[192];  // the adapter, or why there is none
 };
 
 struct TransportChoice {
-  std::vector<bool> is_used;     // by rank: whether it is reached by RDMA
+  std::vector<bool> by_adapter;  // by rank: whether updates go to it by the adapter
   std::vector<std::string> why;  // by rank: the reason
 };
 
 // Collective, blocking. Takes up to three exchanges through the bootstrap, and none if no two hosts
 // have adapters that could reach one another. All ranks choose alike. A pair of adapters is given
-// up after a quarter of `timeout`, at most five seconds. `device` is this rank's adapter, or null.
-// Throws ConfigError, the same on all ranks, if RDMA is required and some pair of hosts cannot use
-// it.
+// up after a quarter of `timeout`, at most five seconds. `own` is this rank's adapter, or null.
+// Throws ConfigError, the same on all ranks, if adapters are required and some pair of hosts cannot
+// use them.
 TransportChoice choose_transports(Bootstrap& bootstrap, const host::Control& control,
-                                  const std::vector<AdapterRecord>& adapters,
-                                  const verbs::Device* device, Rdma wish, const Deadline& deadline);
+                                  const std::vector<AdapterRecord>& adapters, const Adapter* own,
+                                  const AdapterWish& wish, const Deadline& deadline);
+
+AdapterRecord record_of(const Adapter& adapter);
 
 std::unique_ptr<ChangeSender> make_change_sender(const Route& route);
 // `origin` outlives the receiver.

@@ -98,10 +98,8 @@ void Uplink::share(Downlink& partner, std::uint64_t number, Clock::time_point no
   state_ = State::kUp;
   down_since_.reset();
   last_heard_ = last_sent_ = now;
-  const FrameHead head{FrameKind::kShare, 0, sizeof(number) + sizeof(net::Mac)};
-  outbox_.put(head);
-  outbox_.put(number);
-  outbox_.put(prove(settings_.key, head, std::as_bytes(std::span(&number, 1)), partner.call()));
+  outbox_.put_proved(settings_.key, partner.call(), FrameKind::kShare,
+                     std::as_bytes(std::span(&number, 1)));
 }
 
 void Uplink::say(std::span<const std::byte> answer) {
@@ -136,7 +134,7 @@ void Uplink::hang_up() {
   notice_ = abandoned_ = beat_ = 0;
   said_goodbye_ = false;
   evicted_since_.reset();
-  answered_bytes_ = 0;
+  answered_bytes_ = asked_bytes_ = 0;
   answers_end_ = 0;
   handshake_.reset();
   stream_.reset();
@@ -242,7 +240,7 @@ bool Uplink::tend(Clock::time_point now) {
   }
   // Early enough for another proxy to report that this rank is well, before its host suspects this
   // rank.
-  if (now - last_heard_ > settings_.suspect_after * 3 / 4) {
+  if (is_silent(now)) {
     fail(state_ == State::kCalling ? "no answer" : "no heartbeat");
     return false;
   }
@@ -253,11 +251,23 @@ bool Uplink::tend(Clock::time_point now) {
     fail(error.what());
     return false;
   }
-  if (!is_blocked() && !said_goodbye_ && now - last_sent_ > settings_.suspect_after / 4) {
+  if (is_watched_ && !is_blocked() && !said_goodbye_ &&
+      now - last_sent_ > settings_.suspect_after / 8) {
     outbox_.put_head(FrameKind::kBeat, 0, 0);
     send(now);
   }
   return state_ == State::kUp;
+}
+
+void Uplink::watch(bool is_watched, Clock::time_point now) noexcept {
+  if (is_watched && !is_watched_) due_since_ = now;
+  is_watched_ = is_watched;
+}
+
+// A callee that is not watched has nothing to say unless it owes an answer.
+bool Uplink::is_silent(Clock::time_point now) const noexcept {
+  const bool is_due = is_watched_ || state_ == State::kCalling || answered_bytes_ < asked_bytes_;
+  return is_due && now - std::max(last_heard_, due_since_) > settings_.suspect_after * 3 / 4;
 }
 
 bool Uplink::is_needed() const noexcept {
@@ -277,10 +287,19 @@ bool Uplink::is_done_with(const Attachment& attachment) const {
 // Returns whether there is something to send. Notices go last, and a goodbye after them. So a rank
 // that sees this rank at a barrier has everything that this rank sent before.
 bool Uplink::fill(const Attachments& attachments, bool leaving, Clock::time_point now) {
-  using Progress = ChangeSender::Progress;
   backlog_.begin(attachments);
   if (is_blocked()) return true;
   outbox_.begin();
+  const bool has_frames = put_frames(attachments, leaving, now);
+  if (is_blocked()) {
+    if (answered_bytes_ >= asked_bytes_) due_since_ = now;
+    asked_bytes_ = outbox_.end();
+  }
+  return has_frames;
+}
+
+bool Uplink::put_frames(const Attachments& attachments, bool leaving, Clock::time_point now) {
+  using Progress = ChangeSender::Progress;
   fill_record();
   const std::uint64_t posted =
       control_.member(control_.rank()).posted.load(std::memory_order_acquire);
@@ -329,10 +348,10 @@ void Uplink::fill_notices(std::uint64_t posted) {
 }
 
 // The record goes before all else, because the others suspect a rank from which no new record
-// arrives.
+// arrives. A record without news is not sent: whatever arrives shows that this rank is well.
 void Uplink::fill_record() {
   const RecordFormat::Cell cell = control_.record(control_.rank());
-  if (cell[0].load(std::memory_order_relaxed) == beat_) return;
+  if (RecordFormat::news(cell) <= beat_) return;
   const RecordFormat::Words words = RecordFormat::load(cell);
   // The record is torn if it is being written. The next pump then sends it.
   if (!control_.record_format().unpack(words)) return;
@@ -427,7 +446,8 @@ void Uplink::take_share(std::span<const std::byte> body) {
   std::uint64_t number = 0;
   if (body.size() != sizeof(number)) return fail("answered with an invalid frame");
   std::memcpy(&number, body.data(), sizeof(number));
-  shared_ = Shared{{call_.to, call_.rank, number}, {}};
+  const std::size_t frame_bytes = sizeof(FrameHead) + body.size() + sizeof(net::Mac);
+  shared_ = Shared{{call_.to, call_.rank, number}, frame_bytes, {}};
 }
 
 }  // namespace dstorm::remote

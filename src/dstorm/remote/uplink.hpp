@@ -51,10 +51,11 @@ class Uplink {
   // Whether a call of this rank has got through, or would. Tries again now and then.
   bool can_call(Clock::time_point now);
   bool is_trying() const noexcept { return trial_.has_value(); }
-  // The callee shares the connection: its call, and its bytes that are not parsed yet. The caller
-  // makes the partner from them.
+  // The callee shares the connection: its call, the length of the frame that says so, and its bytes
+  // that are not parsed yet. The caller makes the partner from them.
   struct Shared {
     net::Introduction call;
+    std::size_t frame_bytes;
     std::vector<std::byte> unparsed;
   };
   std::optional<Shared> take_shared() noexcept { return std::exchange(shared_, std::nullopt); }
@@ -70,6 +71,8 @@ class Uplink {
   // This rank has changed something in the segment. The first pump() over a connection looks at all
   // segments, so there is no need to call this before it.
   void note(const std::shared_ptr<Attachment>& changed) { backlog_.note(changed); }
+  // This rank exchanges heartbeats with those of the host, or no longer does (Membership).
+  void watch(bool is_watched, Clock::time_point now) noexcept;
   // The segment has been removed.
   void forget(std::uint32_t segment) { backlog_.forget(segment); }
 
@@ -101,8 +104,6 @@ class Uplink {
   // Becomes readable when the adapter has done what was waited for; -1 without an adapter. It
   // exists once the connection is up.
   int adapter_fd() const noexcept { return changes_->fd(); }
-  // The adapter has reported this event. The next pump() ends a connection that has failed.
-  void hear_adapter(const verbs::DeviceEvent& event) { changes_->hear(event); }
   // Why nothing has got through the adapter since something last did; empty if all is well.
   std::string adapter_trouble() const { return changes_->trouble(); }
   int proxy() const noexcept { return proxy_; }
@@ -137,6 +138,8 @@ class Uplink {
   void note_call(int error);  // 0: it succeeded
   bool reap(Clock::time_point now);
   bool fill(const Attachments& attachments, bool leaving, Clock::time_point now);
+  bool put_frames(const Attachments& attachments, bool leaving, Clock::time_point now);
+  bool is_silent(Clock::time_point now) const noexcept;
   void fill_notices(std::uint64_t posted);
   void fill_record();
   void send(Clock::time_point now);
@@ -169,13 +172,16 @@ class Uplink {
   std::uint64_t notice_ = 0;     // the last one sent
   std::uint64_t abandoned_ = 0;  // the last one of which the callee knows that it was given up
   std::uint64_t beat_ = 0;       // that of the last record sent
+  bool is_watched_ = true;
   bool said_goodbye_ = false;
   std::uint64_t answered_bytes_ = 0;
+  std::uint64_t asked_bytes_ = 0;   // up to the end of the last frame that is to be answered
   std::vector<std::byte> answers_;  // unparsed answers, up to answers_end_
   std::size_t answers_end_ = 0;
   net::Introduction call_{};
 
   Clock::time_point last_call_, last_sent_, last_heard_;
+  Clock::time_point due_since_;  // since when something has to come from the callee
 };
 
 }  // namespace dstorm::remote

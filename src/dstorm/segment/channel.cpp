@@ -8,6 +8,7 @@
 #include "dstorm/host/control.hpp"
 #include "dstorm/host/roll_call.hpp"
 #include "dstorm/remote/engine.hpp"
+#include "dstorm/segment/rounds.hpp"
 
 namespace dstorm {
 namespace {
@@ -50,12 +51,14 @@ Offer agree(Group& group, std::string_view what, std::string_view step, const Of
 }  // namespace
 
 Channel::Channel(Group& group, host::Control& control, remote::Engine* engine, std::uint32_t id,
-                 std::string_view what, host::SegmentShape shape)
+                 std::string_view what, host::SegmentShape shape, const Graph& graph)
     : control_(control), engine_(engine) {
-  if (engine != nullptr) shape.copies = control.locals().size();
-  if (engine != nullptr && engine->has_rdma()) {
-    shape.inbox_bytes = engine->inbox_shape(shape.mailbox).bytes();
+  if (engine != nullptr) {
+    shape.copies = control.locals().size();
+    shape.locals = control.locals();
   }
+  const remote::Adapter* const adapter = engine == nullptr ? nullptr : engine->adapter();
+  if (adapter != nullptr) shape.inbox_bytes = adapter->inbox_bytes(shape.mailbox);
   // The lowest live rank of each host makes the memory of that host.
   int maker = control.rank();
   for (int r : control.locals()) {
@@ -65,9 +68,19 @@ Channel::Channel(Group& group, host::Control& control, remote::Engine* engine, s
   Offer mine;
   attempt(mine, [&] {
     if (!makes) return;
-    memory_ = std::make_shared<host::SegmentMemory>(host::SegmentMemory::create(shape, what));
+    // An adapter may write to any inbox from the beginning.
+    std::vector<int> senders =
+        shape.inbox_bytes > 0 ? control.members()
+                              : senders_to(control.locals(), graph, group.view(), control.size());
+    std::erase_if(senders, [&](int r) { return control.is_here(r); });
+    memory_ = std::make_shared<host::SegmentMemory>(
+        host::SegmentMemory::create(shape, what, control.locals().size() + senders.size()));
     for (int r = 0; r < control.size(); ++r) {
-      if (!control.is_local(r) || !control.is_member(r)) memory_->reserve_for(r, false, what);
+      if (std::ranges::binary_search(senders, r)) {
+        memory_->reserve(r, what);
+      } else if (!control.is_here(r)) {
+        memory_->reserve_words(r, what);
+      }
     }
     mine.fd = memory_->fd();
     mine.token = memory_->token();
@@ -85,7 +98,7 @@ Channel::Channel(Group& group, host::Control& control, remote::Engine* engine, s
       }
     }
     // Each rank reserves its own pages, so that the system takes them from memory near the rank.
-    memory_->reserve_for(control.rank(), true, what);
+    memory_->reserve_own(control.rank(), what);
     // Before this rank agrees, because a rank that has seen this rank agree may send to it.
     if (engine_ != nullptr) attachment_ = engine_->attach(id, memory_);
   });
@@ -98,26 +111,21 @@ Channel::Channel(Group& group, host::Control& control, remote::Engine* engine, s
   memory_->close_fd();
   if (shape.inbox_bytes == 0) return;
   for (int r = 0; r < control.size(); ++r) {
-    if (control.is_local(r) || !engine->has_rdma_with(r)) continue;
-    inboxes_.emplace_back(memory_->inbox(r), engine->inbox_shape(shape.mailbox), memory_->copies(r),
-                          shape.policy, r, control.locals(), control.rank());
+    if (control.is_local(r) || !engine->goes_by_adapter(r)) continue;
+    inboxes_.push_back(adapter->open_inbox(memory_, r));
   }
 }
 
+Channel::~Channel() = default;
+
 SlotReader Channel::reader(int sender) const {
   if (!control_.is_local(sender)) return {memory_->copies(sender), control_.rank()};
-  return {Mailbox(memory_->mailbox(sender), memory_->shape().mailbox), control_.rank()};
+  return {memory_->box(sender), control_.rank()};
 }
 
 void Channel::take_in() {
   bool has_come = false;
-  for (verbs::Inbox& inbox : inboxes_) {
-    has_come =
-        inbox.take_in([this](int r) { return control_.is_live(r) && !has_gone(r); },
-                      [this](int r) { return control_.state(r) == host::State::kDead; },
-                      [&](std::size_t copy) { memory_->reserve_copy(inbox.sender(), copy); }) ||
-        has_come;
-  }
+  for (const auto& inbox : inboxes_) has_come = inbox->take_in() || has_come;
   if (has_come) control_.ring(control_.neighbours());
 }
 

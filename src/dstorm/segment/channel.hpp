@@ -9,17 +9,18 @@
 #include <vector>
 
 #include "dstorm/host/segment_memory.hpp"
-#include "dstorm/remote/verbs/inbox.hpp"
 #include "dstorm/slot/reader.hpp"
 
 namespace dstorm {
 
+class Graph;
 class Group;
 namespace host {
 class Control;
 }
 namespace remote {
 class Engine;
+class Inbox;
 struct Attachment;
 }  // namespace remote
 
@@ -27,9 +28,11 @@ class Channel {
  public:
   // Collective over the live ranks, blocking. Throws on every rank, or on none: ConfigError (no
   // room, no descriptor), TimeoutError, PeerError. `engine` is null in a job of one host. `id` is
-  // the same on every rank, and greater than that of any earlier segment.
+  // the same on every rank, and greater than that of any earlier segment. There is memory
+  // for the updates that come to this host over `graph` from the beginning.
   Channel(Group& group, host::Control& control, remote::Engine* engine, std::uint32_t id,
-          std::string_view what, host::SegmentShape shape);
+          std::string_view what, host::SegmentShape shape, const Graph& graph);
+  ~Channel();
 
   const host::SegmentMemory& memory() const noexcept { return *memory_; }
   std::shared_ptr<const host::SegmentMemory> share_memory() const noexcept { return memory_; }
@@ -57,7 +60,7 @@ class Channel {
   // slot. Returns true if that may have freed a slot.
   bool make_room() noexcept;
 
-  // Whether updates arrive by RDMA. An adapter wakes nobody, so a rank that waits for such an
+  // Whether updates arrive in inboxes. An adapter wakes nobody, so a rank that waits for such an
   // update calls take_in() again and again. take_in() moves the updates that have arrived to the
   // mailboxes.
   bool is_polled() const noexcept { return !inboxes_.empty(); }
@@ -80,7 +83,7 @@ class Channel {
   std::shared_ptr<host::SegmentMemory> memory_;     // shared with the engine, for other ranks' sake
   std::shared_ptr<remote::Attachment> attachment_;  // null without an engine
   std::size_t unacknowledged_ = 0;                  // updates folded, at most
-  std::vector<verbs::Inbox> inboxes_;               // of the senders that have RDMA
+  std::vector<std::unique_ptr<remote::Inbox>> inboxes_;  // of the senders that have adapters
 };
 
 }  // namespace dstorm

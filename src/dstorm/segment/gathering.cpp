@@ -81,6 +81,7 @@ void Gathering::find(const GatherOptions& options, const Segment::Fold& fold) {
   held_.clear();
   try {
     collect(options);
+    state_.check_room();  // after the clocks have been read
     if (!updates_.empty()) {
       const Turns::Inside inside(state_.turns(), Turns::Code::kFold);
       fold(updates_);

@@ -15,6 +15,7 @@ void Regrouping::open() {
 }
 
 void Regrouping::move_to(const std::shared_ptr<Group>& group) {
+  state_.check_room();  // the updates that were passed over are lost
   const Rounds::Round last = state_.rounds.current();
   agree_on_iterations(*group);
   await_updates(*group);

@@ -1,13 +1,36 @@
 #include "dstorm/segment/rounds.hpp"
 
 #include <algorithm>
+#include <set>
 
 namespace dstorm {
 namespace {
 
 constexpr std::uint64_t kLongestTable = 64;  // rounds of a varying graph that are worth keeping
+constexpr std::uint64_t kFirstRounds = 4;    // whose senders are expected where there are more
 
 }  // namespace
+
+std::vector<int> senders_to(const std::vector<int>& receivers, const Graph& graph, const View& view,
+                            int size) {
+  const std::vector<int>& members = view.members;
+  const auto count = static_cast<int>(members.size());
+  const Graph drawn = count < size ? graph.repaired(members, size) : graph;
+  const std::uint64_t period = drawn.period(count);
+  const bool is_short = graph.repeats() && period <= kLongestTable;
+  std::set<int> senders;
+  for (const int receiver : receivers) {
+    const auto at = std::ranges::lower_bound(members, receiver);
+    if (at == members.end() || *at != receiver) continue;
+    const auto place = static_cast<int>(at - members.begin());
+    for (std::uint64_t number = 0; number < (is_short ? period : kFirstRounds); ++number) {
+      for (const int r : drawn.in(place, count, number)) {
+        senders.insert(members[static_cast<std::size_t>(r)]);
+      }
+    }
+  }
+  return {senders.begin(), senders.end()};
+}
 
 Graph Rounds::among_members(const Graph& graph) const {
   return is_repaired() ? graph.repaired(view_.members, group_->size()) : graph;

@@ -8,6 +8,12 @@
 
 namespace dstorm {
 
+// The ranks that send to one of `receivers` in some round of the graph's period; or in its first
+// rounds, if the period is long or the graph is drawn anew each round. `view` has the members of
+// the job of `size` ranks.
+std::vector<int> senders_to(const std::vector<int>& receivers, const Graph& graph, const View& view,
+                            int size);
+
 // Each rank begins to use the graph of a new epoch at its own next scatter. Meanwhile a rank may
 // send to a rank that does not expect it, or not send to one that does: Strays::take_in and
 // Gathering::collect_own_iteration allow for both.

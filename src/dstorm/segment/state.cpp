@@ -31,13 +31,14 @@ SegmentState::Mailboxes SegmentState::open(Group& group) const {
   Mailboxes made;
   try {
     made.channel = group.open_channel(
-        name_, {shape_, options_.policy, options_.home_bytes, options_.result_bytes});
+        name_, {shape_, options_.policy, options_.home_bytes, options_.result_bytes},
+        options_.graph);
   } catch (...) {
     group.remove_name(options_.name);
     throw;
   }
   for (int r = 0; r < group.size(); ++r) made.readers.push_back(made.channel->reader(r));
-  made.writer.emplace(Mailbox(made.channel->memory().mailbox(group.rank()), shape_), group.rank());
+  made.writer.emplace(made.channel->memory().box(group.rank()), group.rank());
   return made;
 }
 
@@ -75,7 +76,17 @@ void SegmentState::begin_call(bool begins_round) {
   group_->check_standing();
   is_used = true;
   if (is_closed()) throw ConfigError(name_ + " has been closed");
+  check_room();
   if (begins_round && group_->may_go_over_at(options_.name)) group_->check_open();
+}
+
+void SegmentState::check_room() const {
+  const int sender = memory().lacks_room_for();
+  if (sender < 0) return;
+  throw ConfigError(name_ + ": this host has no memory for the updates of rank " +
+                    std::to_string(sender) + ", which has sent it one for the first time (" +
+                    std::to_string((shape_.bytes() >> 20) + 1) +
+                    " MB); free some, and make it again");
 }
 
 void SegmentState::shut() noexcept { leave(false); }
@@ -96,6 +107,7 @@ Stats SegmentState::stats() const {
   stats.bytes_out = bytes_out;
   stats.bytes_in = bytes_in;
   stats.wait_seconds = std::chrono::duration<double>(waited_).count();
+  stats.memory_bytes = memory().taken();
   return stats;
 }
 

@@ -66,7 +66,7 @@ class SegmentState {
     return channel_->share_memory();
   }
   // The mailbox of `rank` in this host's memory; for a rank of another host, its first copy.
-  Mailbox mailbox(int rank) const { return {memory().mailbox(rank), shape_}; }
+  Mailbox mailbox(int rank) const { return memory().box(rank); }
   SlotReader& reader(int rank) { return readers_[static_cast<std::size_t>(rank)]; }
   SlotWriter& writer() noexcept { return *writer_; }
   const SlotWriter& writer() const noexcept { return *writer_; }
@@ -80,6 +80,9 @@ class SegmentState {
   // iteration above `after` and up to `limit`. Throws Error if the header says something else.
   SlotHeader header_of(int rank, int slot, std::uint64_t after, std::uint64_t limit);
 
+  // Throws ConfigError if there was no memory here for an update of some sender. This is noted
+  // before that sender's clock goes on here: a rank that has seen the clock sees this too.
+  void check_room() const;
   // Every call on the segment begins with this. Throws ConfigError after close() or after the rank
   // has left the group, what Group::check_standing() throws, and Superseded if a round of the loop
   // may begin here (`begins_round`).
@@ -122,6 +125,7 @@ class SegmentState {
     Waiter& waiter = group_->waiter();
     const std::chrono::nanoseconds before = waiter.waited();
     const auto look = [&] {
+      check_room();
       take_in();
       return ready();
     };

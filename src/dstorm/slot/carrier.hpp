@@ -105,7 +105,7 @@ class SlotCarrier {
     }
     header_ = box_.header(slot);
     std::size_t tickets = 0;
-    for (int r = 0; r < static_cast<int>(box_.shape().ranks()); ++r) {
+    for (int r = 0; r < static_cast<int>(box_.shape().receivers().count()); ++r) {
       if (ticket(slot, r) != found.iteration) continue;
       ++tickets;
       // A ticket for a receiver that is not held has appeared meanwhile: begin again.

@@ -68,6 +68,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "dstorm/policy.hpp"
 #include "dstorm/slot/copies.hpp"
@@ -93,6 +96,7 @@ struct alignas(kLine) SlotHeader {
   std::uint32_t sender;
   std::uint32_t format;     // the layer above defines the values
   std::uint32_t receivers;  // ranks it is addressed to, on all hosts
+  std::uint64_t rest[2];    // 0: named, so that no bytes of the stack go to other hosts
 };
 static_assert(sizeof(SlotHeader) == kLine);
 
@@ -117,30 +121,61 @@ struct alignas(kLine) Cursor {
 static_assert(sizeof(Cursor) == kLine);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
+// The receivers of a mailbox: all ranks of the job; or, of the copy of a mailbox on another host,
+// the ranks of that host, each at its place among them.
+class Receivers {
+ public:
+  explicit Receivers(int ranks) : ranks_(ranks) {}
+  // `locals` is sorted.
+  Receivers(int ranks, std::vector<int> locals)
+      : ranks_(ranks), locals_(std::move(locals)), places_(static_cast<std::size_t>(ranks), -1) {
+    for (std::size_t i = 0; i < locals_.size(); ++i) {
+      places_[static_cast<std::size_t>(locals_[i])] = static_cast<int>(i);
+    }
+  }
+
+  std::size_t count() const {
+    return places_.empty() ? static_cast<std::size_t>(ranks_) : locals_.size();
+  }
+  int rank_at(std::size_t place) const {
+    return places_.empty() ? static_cast<int>(place) : locals_[place];
+  }
+  // The place of each, by rank; null if all ranks are receivers, each at the place of its number.
+  const int* places() const { return places_.empty() ? nullptr : places_.data(); }
+
+ private:
+  int ranks_;
+  std::vector<int> locals_;
+  std::vector<int> places_;  // by rank; empty: all ranks are receivers
+};
+
 // The offsets of the parts of one mailbox. Cursors, slots and payloads start at multiples of kLine.
 class MailboxShape {
  public:
+  // A mailbox with all ranks as receivers.
   MailboxShape(int ranks, int depth, std::size_t slot_bytes)
-      : ranks_(static_cast<std::size_t>(ranks)),
+      : MailboxShape(std::make_shared<const Receivers>(ranks), depth, slot_bytes) {}
+  MailboxShape(std::shared_ptr<const Receivers> receivers, int depth, std::size_t slot_bytes)
+      : receivers_(std::move(receivers)),
+        places_(receivers_->places()),
+        count_(receivers_->count()),
         depth_(static_cast<std::size_t>(depth)),
         slot_bytes_(slot_bytes),
-        cursors_(round_up(sizeof(std::uint64_t) * 2 + depth_ * ranks_ * sizeof(Ticket), kLine)),
-        slots_(cursors_ + ranks_ * sizeof(Cursor)),
+        cursors_(round_up(sizeof(std::uint64_t) * 2 + depth_ * count_ * sizeof(Ticket), kLine)),
+        slots_(cursors_ + count_ * sizeof(Cursor)),
         stride_(sizeof(SlotHeader) + round_up(slot_bytes, kLine)) {}
 
-  std::size_t ranks() const { return ranks_; }
+  const Receivers& receivers() const { return *receivers_; }
   std::size_t depth() const { return depth_; }
   std::size_t slot_bytes() const { return slot_bytes_; }
   // The size of one mailbox: whole pages, so that each sender's memory can be mapped by itself.
   std::size_t bytes() const { return round_up(slots_ + depth_ * stride_, kPage); }
 
+  // `receiver` is one of the receivers.
   std::size_t ticket(std::size_t slot, int receiver) const {
-    return sizeof(std::uint64_t) * 2 +
-           (slot * ranks_ + static_cast<std::size_t>(receiver)) * sizeof(Ticket);
+    return sizeof(std::uint64_t) * 2 + (slot * count_ + place_of(receiver)) * sizeof(Ticket);
   }
-  std::size_t cursor(int receiver) const {
-    return cursors_ + static_cast<std::size_t>(receiver) * sizeof(Cursor);
-  }
+  std::size_t cursor(int receiver) const { return cursors_ + place_of(receiver) * sizeof(Cursor); }
   std::size_t slot(std::size_t index) const { return slots_ + index * stride_; }
   // Whether the payload of a slot begins at the offset `place`.
   bool is_payload(std::uint64_t place) const {
@@ -149,7 +184,14 @@ class MailboxShape {
   }
 
  private:
-  std::size_t ranks_, depth_, slot_bytes_, cursors_, slots_, stride_;
+  std::size_t place_of(int receiver) const {
+    const auto rank = static_cast<std::size_t>(receiver);
+    return places_ == nullptr ? rank : static_cast<std::size_t>(places_[rank]);
+  }
+
+  std::shared_ptr<const Receivers> receivers_;
+  const int* places_;  // its
+  std::size_t count_, depth_, slot_bytes_, cursors_, slots_, stride_;
 };
 
 // A mailbox as both sides see it. Memory that is all zeros is a valid, empty mailbox.

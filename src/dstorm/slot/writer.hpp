@@ -16,7 +16,10 @@ namespace dstorm {
 class SlotWriter {
  public:
   SlotWriter(Mailbox box, int sender)
-      : box_(box), sender_(sender), slots_(box.shape().depth()), ordinals_(box.shape().ranks()) {}
+      : box_(box),
+        sender_(sender),
+        slots_(box.shape().depth()),
+        ordinals_(box.shape().receivers().count()) {}
 
   // Returns the writer of a copy of `sender`'s mailbox on another host. It reads what earlier
   // writers have left in the copy, to which no other process writes now (C1).
@@ -24,7 +27,8 @@ class SlotWriter {
     SlotWriter writer(box, sender);
     for (std::size_t slot = 0; slot < writer.slots_.size(); ++slot) {
       Sent& sent = writer.slots_[slot];
-      for (int r = 0; r < static_cast<int>(box.shape().ranks()); ++r) {
+      for (std::size_t place = 0; place < box.shape().receivers().count(); ++place) {
+        const int r = box.shape().receivers().rank_at(place);
         const std::uint64_t k = box.ticket(slot, r).iteration.load(std::memory_order_acquire);
         if (k == 0 || k < sent.iteration) continue;
         // A lower ticket belongs to an earlier update of this slot. By S4 its receiver has consumed
@@ -169,8 +173,10 @@ class SlotWriter {
 
   // Moves only the clock: the readers of this mailbox get no update of this iteration. Every
   // earlier update for them has been published, or replaced (S6).
-  void advance(std::uint64_t iteration) {
-    box_.clock().store(iteration, std::memory_order_release);
+  void advance(std::uint64_t iteration) { advance(box_, iteration); }
+  // The same in a copy that has got no update yet, whose slots may have no memory.
+  static void advance(const Mailbox& box, std::uint64_t iteration) {
+    box.clock().store(iteration, std::memory_order_release);
   }
 
   // Counts an update that found every slot being read: as addressed, and as overwritten. Its
@@ -241,7 +247,8 @@ class SlotWriter {
   template <class Live>
   bool may_be_read(const Sent& sent, Live&& live) const {
     if (sent.left == 0) return false;
-    for (int r = 0; r < static_cast<int>(box_.shape().ranks()); ++r) {
+    for (std::size_t place = 0; place < box_.shape().receivers().count(); ++place) {
+      const int r = box_.shape().receivers().rank_at(place);
       if (holds(r, sent.left) && live(r)) return true;
     }
     return false;

@@ -46,6 +46,10 @@ void check_place(Address address, std::size_t bytes, std::size_t alignment,
 
 std::shared_ptr<Gpu> gpu_of(std::span<const Piece> pieces, DType dtype, bool is_all,
                             const std::string& what) {
+  if (dtype == DType::kFloat16 || dtype == DType::kBfloat16) {
+    throw ConfigError(what + " has dtype " + std::string(dtype_name(dtype)) +
+                      "; a vector on GPUs has float32, float64, int32 or int64");
+  }
   std::shared_ptr<Gpu> gpu;
   for (const Piece& piece : pieces) {
     const auto address = reinterpret_cast<Address>(piece.data);

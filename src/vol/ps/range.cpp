@@ -5,7 +5,10 @@
 #include <cstring>
 #include <iterator>
 #include <new>
+#include <string>
 #include <tuple>
+
+#include "dstorm/errors.hpp"
 
 namespace vol::ps {
 namespace {
@@ -29,6 +32,11 @@ Range::Range(const TableOptions& options, std::int64_t first, std::int64_t end, 
       values_(own_values_.get()),
       states_(zeros(state_bytes_)),
       pushes_(static_cast<std::size_t>(clients)) {
+  if (options.dtype != DType::kFloat32 && options.dtype != DType::kFloat64) {
+    throw dstorm::ConfigError("table '" + options.name + "' has dtype " +
+                              std::string(dtype_name(options.dtype)) +
+                              "; a table has float32 or float64");
+  }
   if (options.initial == 0) return;
   if (options.dtype == DType::kFloat32) {
     fill<float>(values_, count_, options.initial);

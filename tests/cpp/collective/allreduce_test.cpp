@@ -321,10 +321,7 @@ class ByHand {
     options.policy = Policy::kQueue;
     return options;
   }
-  Mailbox mailbox(int rank) const {
-    const host::SegmentMemory& memory = segment_.parts().state.memory();
-    return {memory.mailbox(rank), memory.shape().mailbox};
-  }
+  Mailbox mailbox(int rank) const { return segment_.parts().state.memory().box(rank); }
 
   std::size_t bytes_, parts_, head_bytes_;
   Segment segment_;

@@ -1,4 +1,4 @@
-// Rounds of a shared fold whose numbers wrap.
+// Rounds of a shared fold whose numbers wrap, and one that a rank gives up.
 #include "dstorm/collective/shared_fold.hpp"
 
 #include <gtest/gtest.h>
@@ -6,20 +6,27 @@
 #include "dstorm/bootstrap.hpp"
 #include "dstorm/segment.hpp"
 #include "dstorm/segment/parts.hpp"
+#include "processes.hpp"
 
 namespace dstorm {
 namespace {
 
 using namespace std::chrono_literals;
+using testing_processes::Job;
+using testing_processes::Shared;
 
-TEST(SharedFold, RoundsAreCommittedAcrossTheWrapOfTheirNumbers) {
-  SoloBootstrap solo;
-  const auto group = Group::join(solo, {});
+SegmentOptions with_result() {
   SegmentOptions options;
   options.name = "w";
   options.slot_bytes = 64;
   options.result_bytes = 4096;
-  Segment segment(group, options);
+  return options;
+}
+
+TEST(SharedFold, RoundsAreCommittedAcrossTheWrapOfTheirNumbers) {
+  SoloBootstrap solo;
+  const auto group = Group::join(solo, {});
+  Segment segment(group, with_result());
   SharedFold fold(segment.parts().state, 0);
   constexpr std::uint64_t kTop = std::uint64_t{1} << 32;
   std::vector<std::uint64_t> rounds{1, 2, kTop / 2};
@@ -29,6 +36,30 @@ TEST(SharedFold, RoundsAreCommittedAcrossTheWrapOfTheirNumbers) {
     ASSERT_TRUE(fold.meet(round, 7, 0, 1s)) << round;
     ASSERT_TRUE(fold.finish(1s)) << round;
   }
+}
+
+// As a program does that is interrupted: it gives the round up, and closes the segment before the
+// other rank looks.
+TEST(SharedFold, RankThatGaveUpIsNamedAfterItHasClosedTheSegment) {
+  Shared<std::atomic<bool>> is_closed;
+  Job job(2, [&](Bootstrap& bootstrap) {
+    const auto group = Group::join(bootstrap, {.transport = "shm"});
+    Segment segment(group, with_result());
+    SharedFold fold(segment.parts().state, 0);
+    if (group->rank() == 0) {
+      CHECK_THAT(!fold.meet(1, 7, 0, 50ms));
+      segment.close();
+      *is_closed = true;
+    } else {
+      while (!*is_closed) std::this_thread::sleep_for(1ms);
+      CHECK_THAT(!(fold.meet(1, 7, 0, 20s) && fold.finish(20s)));
+      CHECK_THAT(fold.gave_up() == std::vector<int>{0});
+      CHECK_THAT(fold.late().empty());
+    }
+    group->barrier();
+    return 0;
+  });
+  testing_processes::expect_all_well(job);
 }
 
 }  // namespace

@@ -32,15 +32,13 @@ TEST(Watcher, RankThatCannotListenTakesNobodyForSilent) {
   testing_ranks::in_ranks(2, [&](Bootstrap& bootstrap) {
     Rank& own = ranks[static_cast<std::size_t>(bootstrap.rank())];
     own.control = std::make_unique<host::Control>(bootstrap, host::Sharing::kNone, 10s);
-    own.engine =
-        std::make_unique<remote::Engine>(bootstrap, *own.control,
-                                         remote::EngineOptions{.deadline = 10s,
-                                                               .suspect_after = kSilence,
-                                                               .interface = {},
-                                                               .toward = {},
-                                                               .secret = {},
-                                                               .rdma = remote::Rdma::kNever,
-                                                               .news = own.news.get()});
+    own.engine = std::make_unique<remote::Engine>(bootstrap, *own.control,
+                                                  remote::EngineOptions{.deadline = 10s,
+                                                                        .suspect_after = kSilence,
+                                                                        .interface = {},
+                                                                        .toward = {},
+                                                                        .secret = {},
+                                                                        .news = own.news.get()});
     own.watcher = std::make_unique<Watcher>(*own.control, own.engine.get(), own.news.get(),
                                             WatcherOptions{kSilence, TieRule::kLowest, nullptr});
   });

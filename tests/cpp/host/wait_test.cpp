@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
 #include <limits>
 
 namespace {
@@ -58,6 +63,49 @@ TEST_F(Waiting, SpinsNoLongerThanItsLimit) {
     EXPECT_FALSE(spinning.until([] { return false; }, limit));
     EXPECT_LT(dstorm::Clock::now() - began, 30s);
   }
+}
+
+// A process that computes on the core on which the test runs from here on.
+class BusyCore {
+ public:
+  BusyCore() {
+    sched_getaffinity(0, sizeof before_, &before_);
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    EXPECT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+    const pid_t test = getpid();
+    process_ = fork();
+    if (process_ != 0) return;
+    while (getppid() == test) {
+    }
+    _exit(0);
+  }
+  ~BusyCore() {
+    kill(process_, SIGKILL);
+    waitpid(process_, nullptr, 0);
+    sched_setaffinity(0, sizeof before_, &before_);
+  }
+  BusyCore(const BusyCore&) = delete;
+  BusyCore& operator=(const BusyCore&) = delete;
+
+ private:
+  cpu_set_t before_;
+  pid_t process_ = 0;
+};
+
+TEST_F(Waiting, SleepsAtOnceWhereYieldsGiveTheCoreToAProgramThatComputes) {
+  Waiter waiter(bell_, 300us, alarm_, nullptr);
+  waiter.lend_a_hand(work_);
+  const auto looks = [&] {
+    const int before = work_.polls;
+    EXPECT_FALSE(waiter.until([] { return false; }, 2ms));
+    return work_.polls - before;
+  };
+  EXPECT_GT(looks(), 0);
+  const BusyCore busy;
+  const auto began = dstorm::Clock::now();
+  while (looks() > 0) ASSERT_LT(dstorm::Clock::now() - began, 30s);
 }
 
 }  // namespace

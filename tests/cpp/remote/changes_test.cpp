@@ -45,15 +45,14 @@ class ManySegments {
                                                           .interface = {},
                                                           .toward = {},
                                                           .secret = {},
-                                                          .rdma = Rdma::kNever,
                                                           .news = own.news.get()});
     });
     const host::SegmentShape shape{MailboxShape(3, 2, 64), Policy::kLatest, 0, 0};
     for (std::uint32_t id = 1; id <= segments; ++id) {
       for (int r : {kHere, kElsewhere}) {
-        const auto memory =
-            std::make_shared<host::SegmentMemory>(host::SegmentMemory::create(shape, "a segment"));
-        for (int sender = 0; sender < 3; ++sender) memory->reserve_for(sender, true, "a segment");
+        const auto memory = std::make_shared<host::SegmentMemory>(
+            host::SegmentMemory::create(shape, "a segment", 3));
+        for (int sender = 0; sender < 3; ++sender) memory->reserve_own(sender, "a segment");
         rank(r).segments.push_back(rank(r).engine->attach(id, memory));
       }
     }
@@ -64,7 +63,7 @@ class ManySegments {
   bool passes(int from, std::uint32_t segment) {
     const auto clock_at = [&](int r) -> std::atomic<std::uint64_t>& {
       const host::SegmentMemory& memory = *rank(r).segments[segment - 1]->memory;
-      return Mailbox(memory.mailbox(from), memory.shape().mailbox).clock();
+      return memory.box(from).clock();
     };
     const std::uint64_t next = ++clock_at(from);
     rank(from).engine->flush(*rank(from).segments[segment - 1], 0);

@@ -80,7 +80,6 @@ class RunningJob {
                                                           .interface = {},
                                                           .toward = {},
                                                           .secret = kSecret,
-                                                          .rdma = Rdma::kNever,
                                                           .news = own.news.get()});
       // In the first round each rank's record begins with its nonce, in the second with the address
       // at which it listens.
@@ -93,10 +92,10 @@ class RunningJob {
     const host::SegmentShape shape{MailboxShape(kRanks, 2, 64), Policy::kLatest, 0, 0};
     for (int r : {kHere, kElsewhere}) {
       Rank& own = rank(r);
-      own.memory =
-          std::make_shared<host::SegmentMemory>(host::SegmentMemory::create(shape, "segment 'w'"));
+      own.memory = std::make_shared<host::SegmentMemory>(
+          host::SegmentMemory::create(shape, "segment 'w'", kRanks));
       for (int sender = 0; sender < kRanks; ++sender) {
-        own.memory->reserve_for(sender, true, "segment 'w'");
+        own.memory->reserve_own(sender, "segment 'w'");
       }
       own.attachment = own.engine->attach(kSegment, own.memory);
     }
@@ -104,9 +103,7 @@ class RunningJob {
 
   host::Control& control(int r) { return *rank(r).control; }
   Engine& engine(int r) { return *rank(r).engine; }
-  Mailbox box(int r, int sender) {
-    return {rank(r).memory->mailbox(sender), rank(r).memory->shape().mailbox};
-  }
+  Mailbox box(int r, int sender) { return rank(r).memory->box(sender); }
   // Whether an update that rank 2 scatters arrives.
   bool goes_on() {
     Rank& sender = rank(kElsewhere);

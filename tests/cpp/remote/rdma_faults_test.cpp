@@ -217,7 +217,7 @@ void expect_cut_off(Spoil&& spoil, const char* reason) {
         } catch (const PeerError& error) {
           said = error.what();
         }
-        if (said.find("RDMA does not get through by rxe2:1:1") == std::string::npos ||
+        if (said.find("transport verbs does not get through by rxe2:1:1") == std::string::npos ||
             said.find(reason) == std::string::npos) {
           std::fprintf(stderr, "rank %d: %s\n", kFaulty, said.c_str());
           return 1;

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "dstorm/remote/engine.hpp"
+#include "dstorm/remote/verbs/adapter.hpp"
+#include "dstorm/remote/verbs/inbox.hpp"
 #include "dstorm/slot/reader.hpp"
 #include "dstorm/slot/writer.hpp"
 #include "fake.hpp"
@@ -41,24 +43,23 @@ class TwoHosts {
                                                  .interface = {},
                                                  .toward = {},
                                                  .secret = {},
-                                                 .rdma = Rdma::kRequired,
+                                                 .adapter = wish_on(*own.control),
                                                  .news = own.news.get()});
     });
     const MailboxShape mailbox(3, 16, 64);
     for (int r : {kHere, kSender}) {
       const host::SegmentShape shape{
-          mailbox, Policy::kQueue, 0, 0, rank(r).engine->inbox_shape(mailbox).bytes(), 2};
+          mailbox, Policy::kQueue, 0, 0, rank(r).engine->adapter()->inbox_bytes(mailbox), 2};
       const auto memory =
-          std::make_shared<host::SegmentMemory>(host::SegmentMemory::create(shape, "a segment"));
-      for (int sender = 0; sender < 3; ++sender) memory->reserve_for(sender, true, "a segment");
+          std::make_shared<host::SegmentMemory>(host::SegmentMemory::create(shape, "a segment", 3));
+      for (int sender = 0; sender < 3; ++sender) memory->reserve_own(sender, "a segment");
       rank(r).segment = rank(r).engine->attach(1, memory);
     }
     const host::SegmentMemory& memory = *rank(kHere).segment->memory;
-    writer_ = std::make_unique<SlotWriter>(
-        Mailbox(memory_of(kSender).mailbox(kSender), memory_of(kSender).shape().mailbox), kSender);
+    writer_ = std::make_unique<SlotWriter>(memory_of(kSender).box(kSender), kSender);
     inbox_ = std::make_unique<verbs::Inbox>(
-        memory.inbox(kSender), rank(kHere).engine->inbox_shape(memory.shape().mailbox),
-        memory.copies(kSender), Policy::kQueue, kSender, rank(kHere).control->locals(), kHere);
+        memory.inbox(kSender), verbs::InboxShape(memory.shape().mailbox, 2), memory.copies(kSender),
+        Policy::kQueue, kSender, rank(kHere).control->locals(), kHere);
   }
 
   // Sends the next update. Returns its iteration.
@@ -89,6 +90,10 @@ class TwoHosts {
     std::unique_ptr<Engine> engine;
     std::shared_ptr<Attachment> segment;
   };
+  static AdapterWish wish_on(const host::Control& control) {
+    return {AdapterWish::Use::kRequired, "verbs",
+            [&control] { return std::make_unique<verbs::Adapter>(control, RdmaOptions{}); }};
+  }
   Rank& rank(int r) { return ranks_[static_cast<std::size_t>(r)]; }
   const host::SegmentMemory& memory_of(int r) { return *rank(r).segment->memory; }
 

@@ -8,10 +8,11 @@
 #include <array>
 #include <cerrno>
 #include <functional>
-#include <optional>
+#include <memory>
 #include <string>
 
 #include "dstorm/host/roll_call.hpp"
+#include "dstorm/remote/verbs/adapter.hpp"
 #include "fake.hpp"
 #include "processes.hpp"
 
@@ -35,27 +36,25 @@ struct Found {
 using Table = std::array<std::array<Found, kRanks>, kRanks>;
 
 // Rank r is on rxe<r+1>; `before` prepares a rank's adapter, and what it asks for.
-int choose(Bootstrap& bootstrap, Table& table, Rdma wish, std::chrono::nanoseconds timeout,
+int choose(Bootstrap& bootstrap, Table& table, std::chrono::nanoseconds timeout,
            const std::function<void(RdmaOptions&)>& before) {
   const host::Control control(bootstrap, host::Sharing::kNone, 20s);
   RdmaOptions settings{.device = "rxe" + std::to_string(bootstrap.rank() + 1)};
   if (before) before(settings);
   AdapterRecord mine{};
-  std::optional<verbs::Device> device;
+  std::unique_ptr<Adapter> adapter;
   try {
-    device = verbs::Device::open(verbs::Library::load(), settings);
-    mine.is_there = true;
-    mine.fabric = device->choice().fabric;
-    set_text(mine.text, describe(device->choice()));
+    adapter = std::make_unique<verbs::Adapter>(control, settings);
+    mine = record_of(*adapter);
   } catch (const ConfigError& error) {
     set_text(mine.text, error.what());
   }
   const auto adapters = call_roll(bootstrap, mine, 20s);
-  const TransportChoice choice =
-      choose_transports(bootstrap, control, adapters, device ? &*device : nullptr, wish, timeout);
+  const TransportChoice choice = choose_transports(bootstrap, control, adapters, adapter.get(),
+                                                   {AdapterWish::Use::kIfThere, "auto"}, timeout);
   for (int r = 0; r < kRanks; ++r) {
     Found& found = table[static_cast<std::size_t>(bootstrap.rank())][static_cast<std::size_t>(r)];
-    found.is_used = choice.is_used[static_cast<std::size_t>(r)];
+    found.is_used = choice.by_adapter[static_cast<std::size_t>(r)];
     set_text(found.why, choice.why[static_cast<std::size_t>(r)]);
   }
   return 0;
@@ -69,8 +68,7 @@ class RdmaChoiceTest : public testing::Test {
   void choose_with(const std::function<void(RdmaOptions&)>& spoil,
                    std::chrono::nanoseconds timeout = 2s) {
     Job job(kRanks, [&](Bootstrap& bootstrap) {
-      return choose(bootstrap, *table_, Rdma::kIfThere, timeout,
-                    bootstrap.rank() == kFaulty ? spoil : nullptr);
+      return choose(bootstrap, *table_, timeout, bootstrap.rank() == kFaulty ? spoil : nullptr);
     });
     expect_all_well(job);
   }
@@ -121,7 +119,7 @@ TEST_F(RdmaChoiceTest, AnotherPartitionIsNoticedAndBothAreNamed) {
   Shared<Table> table;
   Job job(kRanks, [&](Bootstrap& bootstrap) {
     const bool is_faulty = bootstrap.rank() == kFaulty;
-    return choose(bootstrap, *table, Rdma::kIfThere, 2s, [&](RdmaOptions& settings) {
+    return choose(bootstrap, *table, 2s, [&](RdmaOptions& settings) {
       FAKE(fake_verbs_adapter)()->partitions[1] = is_faulty ? 0x8002 : 0x8001;
       settings.partition = is_faulty ? "0x8002" : "0x8001";
     });

@@ -176,7 +176,7 @@ TEST(Group, MemoryWhoseMakerHasGivenUpFailsOnAllAndThenWorks) {
     const host::SegmentShape shape{MailboxShape(3, 2, 64), Policy::kLatest, 0, 0};
     const auto make = [&](std::chrono::nanoseconds limit) {
       const Group::Within within(*group, limit);
-      group->open_channel("making", shape);
+      group->open_channel("making", shape, Graph::all());
     };
     if (group->rank() == 0) {
       CHECK_THAT(has(message_of<TimeoutError>([&] { make(50ms); }), "making: ranks 1, 2"));
@@ -929,7 +929,7 @@ TEST(Segment, HeaderThatIsNotOfItsTicketIsDamage) {
       group->barrier();
       if (group->rank() == 0) {
         const host::SegmentMemory& memory = segment.parts().state.memory();
-        const Mailbox box(memory.mailbox(1), memory.shape().mailbox);
+        const Mailbox box = memory.box(1);
         for (const std::uint64_t iteration : {std::uint64_t{0}, kMostIteration + 1}) {
           SlotHeader header{};
           header.iteration = iteration;

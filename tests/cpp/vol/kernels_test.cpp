@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -15,6 +16,7 @@
 
 #include "kernels_reference.hpp"
 #include "sanitizers.hpp"
+#include "vol/kernels_level.hpp"
 
 namespace {
 
@@ -363,6 +365,94 @@ TYPED_TEST(IntKernelsTest, WeightedRoundsToEvenAndClamps) {
     EXPECT_EQ(tripled, (std::vector<T>{3, 9, 15, -3, -9, kMax, kMin})) << level;
     EXPECT_EQ(weighted(*kernels, kNan), std::vector<T>(inputs.n())) << level;
     EXPECT_EQ(weighted(*kernels, -kInf)[0], kMin) << level;
+  }
+}
+
+// The kernels of half precision beside those of floats.
+class HalfKernelsTest : public testing::TestWithParam<vol::DType> {
+ protected:
+  using Halves = std::vector<std::uint16_t>;
+  using Floats = std::vector<float>;
+
+  static Floats widened(const vol::WireKernels& wire, const Halves& halves) {
+    Floats floats(halves.size());
+    const auto widen = GetParam() == vol::DType::kFloat16 ? wire.from_float16 : wire.from_bfloat16;
+    widen(floats.data(), halves.data(), halves.size());
+    return floats;
+  }
+  static Halves narrowed(const vol::WireKernels& wire, const Floats& floats) {
+    Halves halves(floats.size());
+    const auto narrow = GetParam() == vol::DType::kFloat16 ? wire.to_float16 : wire.to_bfloat16;
+    narrow(halves.data(), floats.data(), floats.size());
+    return halves;
+  }
+  // Any bits, among them those of infinities; NaNs, whose bits are not fixed, are ones.
+  Halves numbers(std::size_t n) {
+    const vol::WireKernels& wire = *vol::wire_kernels_at("baseline");
+    Halves halves(n);
+    for (std::uint16_t& half : halves) half = static_cast<std::uint16_t>(random_());
+    Floats floats = widened(wire, halves);
+    for (float& value : floats) value = std::isnan(value) ? 1 : value;
+    return narrowed(wire, floats);
+  }
+
+  Random random_{20150421};
+};
+
+INSTANTIATE_TEST_SUITE_P(All, HalfKernelsTest,
+                         testing::Values(vol::DType::kFloat16, vol::DType::kBfloat16),
+                         [](const auto& tested) {
+                           return std::string(vol::dtype_name(tested.param));
+                         });
+
+TEST_P(HalfKernelsTest, AreThoseOfFloatsRoundedOnce) {
+  for (const std::size_t n : {0U, 1U, 33U, 1023U, 1024U, 1025U, 3000U}) {
+    for (const std::size_t k : {1U, 2U, 3U, 8U, 9U, 70U}) {
+      std::vector<Halves> inputs;
+      std::vector<Floats> wide;
+      std::vector<const void*> in, wide_in;
+      for (std::size_t j = 0; j < k; ++j) {
+        inputs.push_back(numbers(n));
+        wide.push_back(widened(*vol::wire_kernels_at("baseline"), inputs[j]));
+      }
+      for (std::size_t j = 0; j < k; ++j) {
+        in.push_back(inputs[j].data());
+        wide_in.push_back(wide[j].data());
+      }
+      for (const std::string_view level : kLevels) {
+        const Kernels* const halves = vol::kernels_at(GetParam(), level);
+        if (halves == nullptr) continue;
+        const Kernels& floats = *vol::kernels_at(vol::DType::kFloat32, level);
+        for (const Fold<float>& fold : folds<float>()) {
+          Floats expected(n);
+          fold.run(floats, expected.data(), wide_in.data(), k, n);
+          Halves out(n + 1, 77);
+          fold.run(*halves, out.data(), in.data(), k, n);
+          EXPECT_EQ(out.back(), 77) << fold.name << " writes past the end";
+          out.pop_back();
+          const vol::WireKernels& wire = *vol::wire_kernels_at(level);
+          expect_matches(widened(wire, out), widened(wire, narrowed(wire, expected)),
+                         Zeros::kBySign,
+                         std::string(level) + " " + fold.name + " k=" + std::to_string(k));
+        }
+        EXPECT_EQ(halves->all_finite(in[0], n), floats.all_finite(wide_in[0], n)) << level << n;
+        const double squares = floats.sum_of_squares(wide_in[0], n);
+        const double found = halves->sum_of_squares(in[0], n);
+        EXPECT_TRUE(found == squares || std::abs(found - squares) < 1e-13 * squares) << found;
+      }
+    }
+  }
+}
+
+TEST_P(HalfKernelsTest, ResultMayReplaceAnyInput) {
+  for (const std::size_t j : {0U, 1U, 2U}) {
+    std::vector<Halves> inputs{numbers(1500), numbers(1500), numbers(1500)};
+    std::vector<const void*> in;
+    for (const Halves& each : inputs) in.push_back(each.data());
+    Halves apart(1500);
+    vol::kernels(GetParam()).sum(apart.data(), in.data(), 3, 1500);
+    vol::kernels(GetParam()).sum(inputs[j].data(), in.data(), 3, 1500);
+    EXPECT_EQ(inputs[j], apart) << j;
   }
 }
 

@@ -374,15 +374,11 @@ class Exchange(_End):
     def __init__(self, group: Group, name: str, slot_bytes: int, timeout: float) -> None:
         super().__init__(group, name)
         self._slot_bytes = slot_bytes
-        self._call = 0
         self._round = 0
         self._posts: dict[int, deque[tuple[int, int, bytes]]] = {
             rank: deque() for rank in group.network.processes
         }
         self._open(name, timeout)
-
-    def begin_call(self, number: int) -> None:
-        self._call = number
 
     def run(
         self,
@@ -391,9 +387,10 @@ class Exchange(_End):
         kind: int,
         timeout: float,
         may_miss: bool = False,
+        call: int = 0,
     ) -> list[int]:
         given = b"".join(ctypes.string_at(address, length) for address, length in gives)
-        whole, wrong, missing = self._exchange(given, takes, kind ^ self._call << 3, timeout)
+        whole, wrong, missing = self._exchange(given, takes, kind ^ call << 3, timeout)
         for rank, offset, length, to, of in takes:
             needed, gave = of or offset + length, len(whole[rank])
             if rank not in missing and not wrong and (gave < needed or (gave != needed and of)):
@@ -406,11 +403,13 @@ class Exchange(_End):
         self._raise(wrong, missing)
         return []
 
-    def fold(self, data: int, count: int, dtype: int, mean: bool, timeout: float) -> None:
+    def fold(
+        self, data: int, count: int, dtype: int, mean: bool, timeout: float, call: int
+    ) -> None:
         kind = np.dtype(_DTYPES[dtype])
         length = count * kind.itemsize
         own = ctypes.string_at(data, length)
-        kind_of_call = (1 << 31 | dtype) ^ self._call << 3
+        kind_of_call = (1 << 31 | dtype) ^ call << 3
         whole, wrong, missing = self._exchange(own, [], kind_of_call, timeout)
         self._raise(wrong, missing)
         whole[self._group.rank] = own

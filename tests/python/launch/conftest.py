@@ -1,4 +1,4 @@
-"""The fixture of programs for `malt run`."""
+"""The fixtures of programs for `malt run`."""
 
 from __future__ import annotations
 
@@ -18,3 +18,8 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
         return path
 
     return write
+
+
+@pytest.fixture
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)

@@ -99,6 +99,20 @@ def test_folders_include_lower_ones_alone() -> None:
     assert not wrong
 
 
+def test_transports_are_named_where_they_are_chosen_alone() -> None:
+    choosers = {"verbs": "dstorm/group/transports.cpp", "tcp": "dstorm/remote/transport_choice.cpp"}
+    for name, chooser in choosers.items():
+        named = {
+            str(file.relative_to(SOURCE))
+            for file in [*SOURCE.rglob("*.hpp"), *SOURCE.rglob("*.cpp")]
+            if re.search(
+                rf'\b{name}::|^#include "dstorm/remote/{name}/', file.read_text(), re.MULTILINE
+            )
+            and folder(file) != f"dstorm/remote/{name}"
+        }
+        assert named == {chooser}
+
+
 def test_public_headers_are_those_installed() -> None:
     text = (ROOT / "cmake/install.cmake").read_text()
     installed = set((SOURCE / "dstorm").glob("*.hpp"))

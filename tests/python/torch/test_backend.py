@@ -175,6 +175,16 @@ dist.group.WORLD.monitored_barrier(timedelta(seconds=20))
 import torch.distributed._functional_collectives as functional
 summed = functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD)
 check("functional", summed + 0, torch.full((4,), float(size)))
+summed = functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD)
+dist.all_reduce(summed)  # before anybody has waited for it
+check("functional, twice", summed + 0, torch.full((4,), float(size * size)))
+options = dist.AllreduceOptions()
+if hasattr(options, "asyncOp"):
+    options.asyncOp = False
+for dtype in (torch.float32, torch.int8):
+    direct = torch.ones(4, dtype=dtype)
+    dist.group.WORLD.allreduce([direct], options).wait()
+    check("direct", direct, torch.full((4,), size))
 whole = functional.all_gather_tensor(torch.full((2,), float(rank)), 0, dist.group.WORLD)
 check("functional", whole + 0, torch.arange(size).float().repeat_interleave(2))
 
@@ -205,6 +215,26 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
 
 def test_all_calls_and_dtypes_give_what_they_should(calls: Ranks) -> None:
     assert calls.each("wrong") == [[], [], []]
+
+
+SHARED_OUT = """
+join()
+wrong = []
+for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32,
+              torch.int64):
+    for op, divisor in ((dist.ReduceOp.SUM, 1), (dist.ReduceOp.AVG, size)):
+        every = [((torch.arange(300_001) + r) % 3 + 1) * size for r in range(size)]
+        mine = every[rank].to(dtype, copy=True)
+        dist.all_reduce(mine, op)
+        expected = torch.stack(every).sum(0) / divisor
+        if not torch.equal(mine, expected.to(dtype)):
+            wrong.append((str(dtype), str(op)))
+tell(wrong=wrong)
+"""
+
+
+def test_a_sum_that_many_ranks_share_out_is_right(tmp_path: Path) -> None:
+    assert run_ranks(tmp_path, 5, SHARED_OUT).each("wrong") == [[]] * 5
 
 
 def test_tensors_of_unequal_size_are_an_error_that_says_so(calls: Ranks) -> None:

@@ -173,6 +173,9 @@ means = torch.full((4,), float(rank + 1))
 dist.all_reduce(means, dist.ReduceOp.AVG)
 counts = torch.full((4,), rank + 1)
 dist.all_reduce(counts)
+half = torch.tensor([1.0009765625 if rank else 1.5], dtype=torch.float16)
+dist.all_reduce(half)
+tell(half=half.item())
 tell(losses=losses, weights=[p.detach() for p in model.parameters()],
      sums=sums.tolist(), means=means.tolist(), counts=counts.tolist())
 """
@@ -188,6 +191,7 @@ def test_training_goes_on_with_the_mean_of_the_living(tmp_path: Path) -> None:
         assert told["means"] == [2.0] * 4  # of 1 and 3
         assert told["sums"] == [6.0] * 4  # three times that
         assert told["counts"] == [4] * 4  # of integers the sum
+        assert told["half"] == 3.751953125  # rounded once
 
 
 BETWEEN = """

@@ -12,7 +12,11 @@ from pathlib import Path
 import pytest
 from torch_ranks import import_torch, run_ranks, run_script
 
-HAS_FSDP = hasattr(import_torch().cpu.Stream, "record_event")
+torch = import_torch()
+
+HAS_FSDP = hasattr(torch.cpu.Stream, "record_event")
+# Its pipelines send an int64 to a float32, at which gloo aborts.
+HAS_PIPELINES = not torch.__version__.startswith("2.9.")
 
 pytestmark = pytest.mark.xdist_group("torch-backend")
 
@@ -112,6 +116,9 @@ def results(name):
         saved.result()
         found["later"] = (here / f"later-{name}" / ".metadata").exists()
 
+    if torch.__version__.startswith("2.9."):
+        dist.destroy_process_group()
+        return found
     layers = network()
     stage = PipelineStage([layers[:3], layers[3:]][rank], rank, size, torch.device("cpu"))
     schedule = ScheduleGPipe(stage, 2, loss_fn=nn.functional.cross_entropy)
@@ -143,7 +150,7 @@ with warnings.catch_warnings():
 
 KINDS = (
     *("ddp", "compiled", "compiled inside", "fp16", "join", "parallel", "zero", "local"),
-    "pipeline",
+    *(["pipeline"] if HAS_PIPELINES else []),
 )
 
 
@@ -155,10 +162,11 @@ def test_losses_equal_those_of_gloo(tmp_path: Path) -> None:
         # The last bits of PowerSGD's QR factors depend on where its matrices lie, with gloo too.
         assert by_malt["power"] == pytest.approx(by_gloo["power"], rel=1e-5)
         if HAS_FSDP:
-            assert by_malt["fsdp"] == by_gloo["fsdp"]
+            assert by_malt["fsdp"] == by_gloo["ddp"]  # that of PyTorch 2.7 takes gloo's sum for AVG
             assert by_malt["checkpoint"]
             assert by_malt["later"]
-    assert len(ranks.each("malt")[1]["pipeline"]) == 2  # of the last step's parts
+    if HAS_PIPELINES:
+        assert len(ranks.each("malt")[1]["pipeline"]) == 2  # of the last step's parts
 
 
 LIGHTNING = """

@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from malt._errors import ConfigError, PeerError
+from malt._launch import channel
 from malt._pool import failures, planning
-from malt._pool.local import channel, packing, worker
+from malt._pool.local import packing, worker
 from malt._pool.local.crew import LOOK_SECONDS, Crew, Event, Rank
 from malt._pool.local.functions import KEPT, Functions
 from malt._pool.memory import Parcel

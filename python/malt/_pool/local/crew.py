@@ -19,8 +19,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from malt._errors import Error, TimeoutError  # noqa: A004
+from malt._launch import channel
 from malt._launch.output import Sink, Stream
-from malt._pool.local import channel, nursery, worker
+from malt._pool.local import nursery, worker
 from malt._pool.local.queues import Queue
 from malt._pool.memory import Memory
 from malt._pool.stopped import Stopped

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import select
 import signal
 import socket
@@ -24,9 +23,8 @@ import sys
 from collections.abc import Sequence
 
 from malt import _system_limits as system_limits
-from malt._launch import orphans
+from malt._launch import channel, forking, orphans
 from malt._pool import starting
-from malt._pool.local import channel
 
 # A rank's descriptors at its start, in this order; then come the queues.
 CONTROL, ARGUMENTS, RESULTS, OUTPUT, ERRORS, QUEUES = range(6)
@@ -159,6 +157,4 @@ class _Nursery:
         self._control.close()
         os.close(descriptors[OUTPUT])
         os.close(descriptors[ERRORS])
-        random.seed()
-        if "numpy.random" in sys.modules:  # all ranks have the nursery's state
-            sys.modules["numpy.random"].seed()
+        forking.reseed()

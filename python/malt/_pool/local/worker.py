@@ -21,8 +21,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from malt._errors import ConfigError
+from malt._launch import channel
 from malt._pool import failures, planning, starting
-from malt._pool.local import channel, functions, nursery, packing
+from malt._pool.local import functions, nursery, packing
 from malt._pool.local.queues import take
 from malt._pool.memory import Memory, Parcel, Place
 

@@ -226,12 +226,14 @@ def _all_reduce(members: Members, tensor: torch.Tensor, op: ReduceOp, deadline: 
     mean = op == ReduceOp.AVG
     if not mean and op != ReduceOp.SUM:
         return _fold(members, tensor, op, range(members.size), "all_reduce", deadline)
-    if tensor.dtype in NATIVE and tensor.is_contiguous():
+    folded = tensor.dtype
+    if _members.goes_on():  # what makes up for the dead is rounded too
+        folded = reductions.WIDE.get(folded, folded)
+    if folded in NATIVE and folded is tensor.dtype and tensor.is_contiguous():
         return members.reduce(tensor, mean, deadline)
     check_writable(tensor)
-    wide = reductions.WIDE.get(tensor.dtype, tensor.dtype)
-    if wide in NATIVE and (tensor.dtype in NATIVE or _members.goes_on()):
-        copy = tensor.to(wide, copy=True).contiguous()
+    if folded in NATIVE:
+        copy = tensor.to(folded, copy=True).contiguous()
         members.reduce(copy, mean, deadline)
         tensor.copy_(copy)
         return None

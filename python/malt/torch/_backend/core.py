@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import inspect
 import threading
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from types import CodeType
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.autograd import _profiler_enabled
 from torch.distributed import ReduceOp
 
 from malt._errors import Error
@@ -20,8 +23,10 @@ from malt.torch._backend.limits import deadline_in
 from malt.torch._backend.members import Members
 from malt.torch._backend.point_to_point import Mail
 from malt.torch._backend.streams import on_stream_of
-from malt.torch._backend.versions import asks_async
+from malt.torch._backend.versions import IS_OLD, asks_async
 from malt.torch._backend.work import Call, Line, join_threads, recorded
+
+_ALL_REDUCE = inspect.unwrap(dist.all_reduce).__code__  # waits for nothing if it gets None
 
 
 class Core:
@@ -83,44 +88,55 @@ class Core:
             begin = self._to_be_taken(name, begin)
         return self.recorded(name, tensors if shown is None else shown, begin)
 
-    def sum_at_once(self, tensors: Any, opts: Any, op: ReduceOp) -> Call | None:
+    def sum_at_once(self, tensors: Any, opts: Any) -> bool:
         """Make the call all_reduce as call() does, in less time, if that is all that it takes.
 
         Such a call is synchronous, of the main thread, and sums a plain tensor of the host.
-        Returns None for any other one, of which nothing was done.
+        The caller returns summed(tensors).
+
+        Returns:
+            False: it is not such a call, and nothing was done.
         """
+        line = self.line
         if (
             asks_async(opts)
             or len(tensors) != 1
             or self._untaken is not None
-            or not self.line.is_idle
+            or not line.is_idle
             or threading.current_thread() is not threading.main_thread()
-            or torch.autograd._profiler_enabled()
+            or _profiler_enabled()
         ):
-            return None
-        mean = op == ReduceOp.AVG
-        if not mean and op != ReduceOp.SUM:
-            return None
+            return False
+        op = getattr(opts, "reduceOp", None)
+        mean = op != ReduceOp.SUM
+        if mean and op != ReduceOp.AVG:
+            return False
         members = self.members
         deadline = deadline_in(seconds_of(getattr(opts, "timeout", None), members.timeout))
         self._untaken = "all_reduce"
         try:
-            with self.line.turn:
-                self.line.maker = threading.get_ident()
+            with line.turn:
+                line.maker = threading.get_ident()
                 try:
                     is_made = members.reduce_at_once(tensors[0], mean, deadline)
                 finally:
-                    self.line.maker = 0
+                    line.maker = 0
         except Error:
             self._untaken = None
             with translated("all_reduce", members.names):
                 raise
         if not is_made:
             self._untaken = None
-            return None
-        call = Call(tensors)
-        call.on_taken = self._take
-        return call
+        return is_made
+
+    def summed(self, tensors: Any, caller: CodeType) -> Call | None:
+        """Return what `caller` is to wait for after sum_at_once()."""
+        if IS_OLD or caller is not _ALL_REDUCE:
+            call = Call(tensors)
+            call.on_taken = self._take
+            return call
+        self._untaken = None
+        return None
 
     def _to_be_taken(self, name: str, begin: Callable[[], Call]) -> Callable[[], Call]:
         """Have the call after this one fail if nobody waits for this one's end.
@@ -149,7 +165,7 @@ class Core:
 
     def recorded(self, name: str, shown: Sequence[torch.Tensor], begin: Callable[[], Call]) -> Call:
         """Begin a call, as an event if a profiler is on."""
-        if not torch.autograd._profiler_enabled():
+        if not _profiler_enabled():
             return begin()
         stop = recorded(f"{self.title}:{name}", shown)
         call = begin()

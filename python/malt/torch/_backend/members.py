@@ -23,15 +23,17 @@ from malt.torch._backend.tensors import check_memory
 SLOT_BYTES = 512 << 10  # the part of a buffer that is sent at a time
 # Few ranks of one host fold all of a tensor, each by itself: what they read of one another is in
 # the caches. More ranks do so with short tensors alone, which saves a wait.
-_FEW_RANKS = 2
+_FEW_RANKS = 4
 _FOLD_BYTES = 32 << 10
 _LINE_BYTES = 64  # the least of a slot
 _LARGEST_ON_GPU = 64 << 20  # bytes of a tensor on a GPU that are folded at a time
 _MOST_CALLS = 2**32 - 1  # then their numbers begin again
 
 # As vol::DType numbers them.
-_NUMBERS = {torch.float32: 1, torch.float64: 2, torch.int32: 3, torch.int64: 4}
+_ON_GPU = {torch.float32: 1, torch.float64: 2, torch.int32: 3, torch.int64: 4}
+_NUMBERS = _ON_GPU | {torch.float16: 5, torch.bfloat16: 6}
 NATIVE = frozenset(_NUMBERS)  # the dtypes that the core folds
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 # A rank that refuses its arguments waits for so long to tell the others, which may be elsewhere.
 _TELL_SECONDS = 5.0
@@ -180,7 +182,8 @@ class Members:
         self._may_be_out_of_step |= _going_on and not may_miss
         kind = zlib.crc32(what.encode()) % _KINDS
         try:
-            return self._exchange.run(gives, takes, kind, time_left(deadline), may_miss)
+            left = time_left(deadline)
+            return self._exchange.run(gives, takes, kind, left, may_miss, self._call)
         except errors.ConfigError as error:
             # Ranks that see nothing wrong ask how the call has ended.
             self._may_be_out_of_step |= _going_on
@@ -203,7 +206,7 @@ class Members:
         others = [rank for rank in range(self.size) if rank != self.rank]
         takes = [(rank, 0, _TEXT_BYTES, texts[rank].data_ptr(), _TEXT_BYTES) for rank in others]
         gives = [(texts[self.rank].data_ptr(), _TEXT_BYTES)]
-        self._exchange.begin_call(0)  # for the ranks of which one may be in another call
+        # Without a number, for the ranks of which one may be in another call.
         missing = self._exchange.run(gives, takes, 0, time_left(deadline), True)
         if missing and not _going_on:
             raise errors.PeerError("ranks are dead", missing)
@@ -262,8 +265,6 @@ class Members:
         self._check_in_step()
         self._has_begun = self._may_be_out_of_step = False
         self._call = self._call % _MOST_CALLS + 1
-        if self._exchange is not None:
-            self._exchange.begin_call(self._call)
 
     @contextmanager
     def _ending(self, call: str, deadline: float) -> Iterator[None]:
@@ -384,6 +385,7 @@ class Members:
             return
         count, dtype = tensor.numel(), tensor.dtype
         if not tensor.is_cuda and self._folds(count, dtype):
+            check_memory(tensor)
             self._fold(tensor, count, mean, deadline)
             return
         what = _name_of_sum(count, dtype, mean)
@@ -410,7 +412,8 @@ class Members:
             False: nothing was done, as it takes more.
         """
         if not (
-            tensor.is_cpu
+            type(tensor) in _PLAIN
+            and tensor.is_cpu
             and tensor.layout is torch.strided
             and tensor.dtype in NATIVE
             and tensor.is_contiguous()
@@ -434,11 +437,10 @@ class Members:
     def _fold(self, tensor: torch.Tensor, count: int, mean: bool, deadline: float) -> None:
         """Have each rank fold all ranks' values by itself."""
         assert self._exchange is not None
-        check_memory(tensor)
         self._has_begun = True
-        number = _NUMBERS[tensor.dtype]
+        number, left = _NUMBERS[tensor.dtype], time_left(deadline)
         try:
-            self._exchange.fold(tensor.data_ptr(), count, number, mean, time_left(deadline))
+            self._exchange.fold(tensor.data_ptr(), count, number, mean, left, self._call)
         except errors.ConfigError:  # all ranks have one
             self._explain(_name_of_sum(count, tensor.dtype, mean), deadline)
             raise
@@ -472,7 +474,7 @@ class Members:
             and self.group.is_one_host
             and op in (ReduceOp.SUM, ReduceOp.AVG)
             and tensor.layout is torch.strided
-            and tensor.dtype in NATIVE
+            and tensor.dtype in _ON_GPU
         )
 
     def _reduce_on_gpu(self, tensor: torch.Tensor, mean: bool, what: str, deadline: float) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 from torch.distributed import ReduceOp
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from malt.torch._backend import collectives
 from malt.torch._backend.core import Core
@@ -29,10 +31,11 @@ def _op(opts: Any) -> ReduceOp:
 def _one(tensors: Any) -> torch.Tensor:
     """Return the only tensor of a list; torch also gives one without a list."""
     if isinstance(tensors, torch.Tensor):
-        return tensors
+        tensors = [tensors]
     if len(tensors) != 1:
         raise ConfigError(f"there are {len(tensors)} tensors; this call takes one on each rank")
-    return tensors[0]
+    one: torch.Tensor = tensors[0]
+    return one.trigger_wait() if isinstance(one, AsyncCollectiveTensor) else one
 
 
 def _parts(tensor: torch.Tensor, sizes: Sequence[int], ranks: int) -> Tensors:
@@ -68,12 +71,13 @@ class Operations:
             self.core.call(name, opts, [], _refuse, error).wait()
             raise
 
-    def allreduce(self, tensors: Any, opts: Any = None) -> Call:
-        op = _op(opts)
-        if (call := self.core.sum_at_once(tensors, opts, op)) is not None:
-            return call
+    def allreduce(self, tensors: Any, opts: Any = None) -> Call | None:
+        if self.core.sum_at_once(tensors, opts):
+            return self.core.summed(tensors, sys._getframe(1).f_code)
         tensor = self._one("all_reduce", tensors, opts)
-        return self.core.call("all_reduce", opts, [tensor], collectives.all_reduce, tensor, op)
+        return self.core.call(
+            "all_reduce", opts, [tensor], collectives.all_reduce, tensor, _op(opts)
+        )
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Call:
         return self.core.call(

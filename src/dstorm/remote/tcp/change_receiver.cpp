@@ -33,7 +33,7 @@ ChangeReceiver::Arriving ChangeReceiver::read_update(const remote::FrameHead& he
   for (std::size_t at = 0; at < tickets.size(); at += sizeof(Ticketed)) {
     const auto given = get<Ticketed>(tickets, at);
     const auto rank = static_cast<int>(given.receiver);
-    require(given.receiver < static_cast<std::uint32_t>(control.size()) && control.is_local(rank),
+    require(given.receiver < static_cast<std::uint32_t>(control.size()) && control.is_here(rank),
             "a receiver that is not here");
     require(arriving.to.empty() || arriving.to.back().rank < rank, "its receivers out of order");
     arriving.to.push_back({rank, given.ordinal});
@@ -44,6 +44,7 @@ ChangeReceiver::Arriving ChangeReceiver::read_update(const remote::FrameHead& he
 std::optional<ChangeReceiver::Payload> ChangeReceiver::begin_update(const remote::FrameHead& head,
                                                                     std::span<const std::byte> body,
                                                                     const Attached& attachment) {
+  is_making_room_ = false;  // the segment may be gone since the last call
   Arriving arriving = read_update(head, body);
   Payload payload{nullptr, static_cast<std::size_t>(arriving.header.payload_bytes)};
   if (attachment) {
@@ -52,12 +53,15 @@ std::optional<ChangeReceiver::Payload> ChangeReceiver::begin_update(const remote
             "a payload that fits no slot");
     Copy* const copy = copy_of(attachment);
     if (copy == nullptr) return std::nullopt;
+    is_making_room_ = !make_room(*copy);
+    if (is_making_room_) return std::nullopt;
     if (arriving.header.iteration > copy->box.clock().load(std::memory_order_relaxed)) {
       arriving.attachment = attachment;
-      arriving.slot = copy->writer.begun(arriving.header.iteration);
+      // Without memory the update is passed over, and the ranks here have been told.
+      if (copy->writer) arriving.slot = copy->writer->begun(arriving.header.iteration);
       arriving.is_begun = arriving.slot >= 0;
-      const bool is_due = !arriving.is_begun && !is_for_left(arriving.to);
-      if (is_due) arriving.slot = claim(copy->writer, memory);
+      const bool is_due = copy->writer && !arriving.is_begun && !is_for_left(arriving.to);
+      if (is_due) arriving.slot = claim(*copy->writer, memory);
       // QUEUE: the sender has evicted a rank that holds a slot, and the ranks of this host are
       // about to read that in its record. LATEST: the update has been overwritten before it could
       // be folded, as when a sender on this host finds no slot; its receivers see that by the
@@ -66,7 +70,7 @@ std::optional<ChangeReceiver::Payload> ChangeReceiver::begin_update(const remote
         return std::nullopt;
       }
       if (arriving.slot >= 0 && !arriving.is_begun) {
-        payload.to = copy->writer.payload(arriving.slot);
+        payload.to = copy->writer->payload(arriving.slot);
       }
     }
   }
@@ -97,13 +101,13 @@ int ChangeReceiver::claim(SlotWriter& writer, const host::SegmentMemory& memory)
 
 void ChangeReceiver::finish_update() {
   if (arriving_->attachment) {
-    SlotWriter& writer = copies_.at(arriving_->attachment->id).writer;
+    Copy& copy = copies_.at(arriving_->attachment->id);
     if (arriving_->is_begun) {
-      writer.complete(arriving_->slot, arriving_->to);
+      copy.writer->complete(arriving_->slot, arriving_->to);
     } else if (arriving_->slot >= 0) {
-      writer.publish_copy(arriving_->slot, arriving_->header, arriving_->to);
+      copy.writer->publish_copy(arriving_->slot, arriving_->header, arriving_->to);
     } else {
-      writer.advance(arriving_->header.iteration);
+      SlotWriter::advance(copy.box, arriving_->header.iteration);
     }
     origin_.control.ring(origin_.control.locals());
   }
@@ -115,7 +119,9 @@ bool ChangeReceiver::take_clock(std::uint64_t clock, const Attached& attachment)
   require(clock <= kMostIteration, "an invalid iteration");
   Copy* const copy = copy_of(attachment);
   if (copy == nullptr) return false;
-  if (clock > copy->box.clock().load(std::memory_order_relaxed)) copy->writer.advance(clock);
+  if (clock > copy->box.clock().load(std::memory_order_relaxed)) {
+    SlotWriter::advance(copy->box, clock);
+  }
   origin_.control.ring(origin_.control.locals());
   return true;
 }
@@ -135,8 +141,25 @@ ChangeReceiver::Copy* ChangeReceiver::copy_of(
       copies.table(), [&](std::size_t copy) { memory.reserve_copy(sender, copy); });
   if (!taken) return nullptr;
   const Mailbox box = copies.box(taken->copy);
-  Copy made{attachment, *taken, box, SlotWriter::of_copy(box, sender)};
-  return &copies_.emplace(attachment->id, std::move(made)).first->second;
+  return &copies_.emplace(attachment->id, Copy{attachment, *taken, box}).first->second;
+}
+
+// Sees to the memory for the sender's updates. Returns false if it has to be called again: then the
+// time for now is over. If there is no memory, the ranks here are told, before the sender's clock
+// goes on (SegmentState::check_room), and the copy gets no writer.
+bool ChangeReceiver::make_room(Copy& copy) {
+  const host::SegmentMemory& memory = *copy.attachment->memory;
+  const int sender = origin_.sender;
+  if (copy.writer || memory.lacks_room_for() == sender) return true;
+  try {
+    // A copy other than the first has its own memory.
+    if (copy.taken.copy == 0 && !memory.make_room_for(sender)) return false;
+    copy.writer.emplace(SlotWriter::of_copy(copy.box, sender));
+  } catch (const ConfigError&) {
+    memory.note_lack(sender);
+    origin_.control.ring(origin_.control.locals());
+  }
+  return true;
 }
 
 bool ChangeReceiver::keep_only(const remote::Attachments& attachments) {

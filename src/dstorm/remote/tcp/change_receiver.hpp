@@ -23,6 +23,7 @@ class ChangeReceiver final : public remote::ChangeReceiver {
   bool take_clock(std::uint64_t clock, const Attached& attachment) override;
   void take_endpoint(std::span<const std::byte> body) override;
   bool keep_only(const remote::Attachments& attachments) override;
+  bool is_at_work() const noexcept override { return is_making_room_; }
   void end() noexcept override;
 
  private:
@@ -37,17 +38,19 @@ class ChangeReceiver final : public remote::ChangeReceiver {
     std::shared_ptr<const remote::Attachment> attachment;
     CopyTable::Taken taken;
     Mailbox box;
-    SlotWriter writer;
+    std::optional<SlotWriter> writer = {};  // from the first update on
   };
 
   Arriving read_update(const remote::FrameHead& head, std::span<const std::byte> body) const;
   bool is_for_left(std::span<const Addressee> to) const;
   int claim(SlotWriter& writer, const host::SegmentMemory& memory) const;
+  bool make_room(Copy& copy);
   Copy* copy_of(const std::shared_ptr<const remote::Attachment>& attachment);
 
   const remote::Origin& origin_;
   std::map<std::uint32_t, Copy> copies_;
   std::optional<Arriving> arriving_;
+  bool is_making_room_ = false;  // for the first update of a sender
 };
 
 }  // namespace dstorm::tcp

@@ -10,11 +10,9 @@
 #include "dstorm/host/segment_memory.hpp"
 #include "dstorm/remote/transport/change_list.hpp"
 
-namespace dstorm::verbs {
-class Registration;
-}
-
 namespace dstorm::remote {
+
+class Registration;
 
 struct Attachment : Listed<Attachment> {  // listed when this rank has changed it
   Attachment(std::uint32_t number, std::shared_ptr<const host::SegmentMemory> given)
@@ -32,8 +30,7 @@ struct Attachment : Listed<Attachment> {  // listed when this rank has changed i
 
   bool is_closing = false;  // this rank has closed it, and the engine knows
 
-  // With RDMA: the memory that the adapter may read and write.
-  std::shared_ptr<verbs::Registration> registration;
+  std::shared_ptr<Registration> registration;  // null without an adapter
 };
 
 using Attachments = std::map<std::uint32_t, std::shared_ptr<Attachment>>;

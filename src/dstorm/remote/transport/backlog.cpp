@@ -91,7 +91,7 @@ Carried& Backlog::carried(const std::shared_ptr<Attachment>& attachment) {
   const auto found = carried_.find(attachment->id);
   if (found != carried_.end()) return found->second;
   const host::SegmentMemory& memory = *attachment->memory;
-  const Mailbox own(memory.mailbox(control_.rank()), memory.shape().mailbox);
+  const Mailbox own = memory.box(control_.rank());
   Carried& made =
       carried_.emplace(attachment->id, Carried{attachment, SlotCarrier(own, host_)}).first->second;
   made.cursors.resize(host_.size());
@@ -115,8 +115,7 @@ bool Backlog::has_receiver(const Attachment& attachment) const {
 bool Backlog::changed_cursor(Carried& carried, std::size_t place, std::uint64_t least,
                              CursorBody& body) const {
   const host::SegmentMemory& memory = *carried.attachment->memory;
-  const Mailbox box(memory.mailbox(host_[place]), memory.shape().mailbox);
-  const Cursor& cursor = box.cursor(control_.rank());
+  const Cursor& cursor = memory.box(host_[place]).cursor(control_.rank());
   body.consumed = cursor.consumed.load(std::memory_order_acquire);
   body.folded = cursor.folded.load(std::memory_order_relaxed);
   body.overwritten = cursor.overwritten.load(std::memory_order_relaxed);

@@ -1,5 +1,5 @@
 // The interface between a downlink and a transport: how the changes of segments that a rank of
-// another host makes reach the memory of this host. remote/tcp/ and remote/verbs/ implement it.
+// another host makes reach the memory of this host. Each transport implements it.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +11,6 @@
 #include "dstorm/remote/transport/attachment.hpp"
 #include "dstorm/remote/transport/frame.hpp"
 #include "dstorm/remote/transport/origin.hpp"
-
-namespace dstorm::verbs {
-struct DeviceEvent;
-}
 
 namespace dstorm::remote {
 
@@ -44,14 +40,16 @@ class ChangeReceiver {
   virtual void finish_update() = 0;
   // The sender's clock, without an update. Returns false if it has to be taken again later.
   virtual bool take_clock(std::uint64_t clock, const Attached& attachment) = 0;
-  // The body of kEndpoint.
+  // The body of kEndpoint, its proof included.
   virtual void take_endpoint(std::span<const std::byte> body) = 0;
   // Tells the sender what it must know of segments that have been attached since the last call.
+  // Throws Error too if the adapter has made the connection useless.
   virtual void announce(const Attachments&) {}
   // Releases what it holds of segments that have been removed. Returns false if it still needs one.
   virtual bool keep_only(const Attachments& attachments) = 0;
-  // An adapter has reported this event.
-  virtual void hear(const verbs::DeviceEvent&) {}
+  // Whether begin_update() waits for nobody, but has more to do here than it does at a time: it is
+  // to be called again at once.
+  virtual bool is_at_work() const noexcept { return false; }
   // Whether updates come beside the connection.
   virtual bool has_adapter() const noexcept { return false; }
   // The connection has ended: from now on nothing is written for it.

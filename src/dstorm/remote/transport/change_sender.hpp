@@ -1,5 +1,5 @@
 // The interface between an uplink and a transport: how the changes of segments reach one other
-// host. remote/tcp/ and remote/verbs/ implement it.
+// host. Each transport implements it.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,6 @@
 #include "dstorm/remote/transport/backlog.hpp"
 #include "dstorm/remote/transport/outbox.hpp"
 #include "dstorm/remote/transport/settings.hpp"
-
-namespace dstorm::verbs {
-struct DeviceEvent;
-}
 
 namespace dstorm::remote {
 
@@ -68,8 +64,6 @@ class ChangeSender {
   // Under LATEST: frees the slot of the segment that is being read, if there is one. Returns
   // whether there was.
   virtual bool make_room(std::uint32_t segment) = 0;
-  // An adapter has reported this event.
-  virtual void hear(const verbs::DeviceEvent&) {}
 
   // Becomes readable when reap() would return true; -1 if that never happens without a frame.
   virtual int fd() const noexcept { return -1; }

@@ -4,16 +4,17 @@
 // The rank that made the connection is the caller, the other one the callee. The caller sends the
 // present value of words of its own in its host's memory, never commands. On a new connection it
 // sends all of them again; receiving one twice changes nothing. The callee answers with the number
-// of bytes of frames that it has taken in. It answers at least four times in suspect_after, so its
-// answers are also its heartbeat.
+// of bytes of frames that it has taken in. If the two hosts exchange heartbeats (Membership), it
+// answers at least four times in suspect_after, so its answers are also its heartbeat; if not, only
+// while something comes.
 //
 // Two ranks that are each other's proxies share one connection. Frames of either then acknowledge
 // those of the other in the same packet.
 //
-// If both ends have RDMA, they introduce their queue pairs, and the callee says where the caller
-// may write. Updates, clocks and cursors then go by RDMA; everything else stays on the connection.
-// The frames that introduce carry a proof of their own (authenticate() over the frame and both
-// ranks), because the adapters would write to a forged address.
+// If updates go by adapters, both ends introduce theirs, and the callee says what the caller has to
+// know of each segment. Updates, clocks and cursors then go beside the connection; everything else
+// stays on it. The frames that introduce carry a proof of their own (authenticate() over the frame
+// and both ranks), because an adapter would write to a forged address.
 //
 // Both ends are little-endian; the handshake checks that (docs/transports.md).
 #pragma once
@@ -39,10 +40,10 @@ enum class FrameKind : std::uint32_t {
   kCursors = 5,   // how far the caller has folded senders of the callee's host: CursorBody...
   kClosed = 6,    // the caller has closed the segment; no body
   kLeave = 7,     // the caller leaves the job and sends nothing after this; no body
-  kEndpoint = 8,  // the queue pair of either end: verbs::EndpointBody
+  kEndpoint = 8,  // the adapter of either end, in the transport's own form, then a Mac
   kTaken = 9,     // from the callee: bytes taken in so far, 64 bits
-  // From the callee: where the caller may write for a segment. A verbs::Target for the caller's
-  // inbox, one for the cursors of each rank of the host, then a Mac.
+  // From the callee: what the caller's adapter has to know of a segment, in the transport's own
+  // form, then a Mac.
   kWindow = 10,
   kRecord = 11,  // the caller's membership record (membership/record.hpp)
   // From the callee: from here on it also speaks as a caller, and this is the number of its call,
@@ -82,6 +83,9 @@ struct CursorBody {
   std::uint32_t unused;
 };
 static_assert(sizeof(CursorBody) == 48);
+
+// The longest body of kEndpoint.
+constexpr std::size_t kMostEndpointBytes = 256;
 
 // The proof of a frame on the connection that `call` made, over the whole frame but the proof
 // itself.

@@ -29,6 +29,14 @@ void Outbox::clear() {
   sent_bytes_ = 0;
 }
 
+void Outbox::put_proved(const net::Key& key, const net::Introduction& call, FrameKind kind,
+                        std::span<const std::byte> body) {
+  const FrameHead head{kind, 0, body.size() + sizeof(net::Mac)};
+  put(head);
+  put_bytes(body);
+  put(prove(key, head, body, call));
+}
+
 bool Outbox::put_payload(std::span<const std::byte> payload) {
   if (payload.size() <= kCopied) {
     put_bytes(payload);

@@ -34,6 +34,9 @@ class Outbox {
   void put_head(FrameKind kind, std::uint32_t segment, std::uint64_t bytes) {
     put(FrameHead{kind, segment, bytes});
   }
+  // A frame of no segment, with a proof behind the body.
+  void put_proved(const net::Key& key, const net::Introduction& call, FrameKind kind,
+                  std::span<const std::byte> body);
   // A short payload is copied. A long one is read where it lies until it has been sent, so it must
   // not change before. Returns whether it was copied.
   bool put_payload(std::span<const std::byte> payload);

@@ -2,7 +2,6 @@
 
 #include <vector>
 
-#include "dstorm/remote/verbs/frames.hpp"
 #include "dstorm/remote/verbs/registration.hpp"
 
 namespace dstorm::verbs {
@@ -27,15 +26,16 @@ std::optional<ChangeReceiver::Payload> ChangeReceiver::begin_update(const remote
 bool ChangeReceiver::take_clock(std::uint64_t, const Attached&) { refuse_change(); }
 
 void ChangeReceiver::take_endpoint(std::span<const std::byte> body) {
-  const auto given = remote::get<EndpointBody>(body);
-  const remote::FrameHead head{FrameKind::kEndpoint, 0, body.size()};
   require(!queue_, "an adapter's address where none is due");
-  const auto said = std::as_bytes(std::span(&given.endpoint, 1));
-  require(remote::is_proof(std::as_bytes(std::span(given.proof)),
+  require(body.size() == sizeof(Endpoint) + sizeof(net::Mac),
+          "an adapter's address of another length");
+  const remote::FrameHead head{FrameKind::kEndpoint, 0, body.size()};
+  const auto said = body.first(sizeof(Endpoint));
+  require(remote::is_proof(body.subspan(said.size()),
                            remote::prove(origin_.settings.key, head, said, origin_.caller)),
           "an adapter's address that was changed on the way");
-  queue_.emplace(*origin_.settings.device, QueueOptions{.depth = 1});
-  queue_->connect(given.endpoint);
+  queue_.emplace(adapter_.device(), QueueOptions{.depth = 1});
+  queue_->connect(remote::get<Endpoint>(said));
   const Endpoint own = queue_->local();
   origin_.answers.put_proved(origin_.settings.key, origin_.caller, FrameKind::kEndpoint, 0,
                              std::as_bytes(std::span(&own, 1)));
@@ -45,8 +45,9 @@ void ChangeReceiver::take_endpoint(std::span<const std::byte> body) {
 // host.
 void ChangeReceiver::announce(const remote::Attachments& attachments) {
   if (!queue_) return;
+  if (queue_->failed()) throw Error("RDMA: " + queue_->failed()->what);
   for (auto next = attachments.upper_bound(announced_); next != attachments.end(); ++next) {
-    Registration& registration = *next->second->registration;
+    auto& registration = static_cast<Registration&>(*next->second->registration);
     const Region& inbox = registration.inbox_of(origin_.sender);
     std::vector<Target> targets{{inbox.address(), inbox.rkey()}};
     for (const Region& cursors : registration.cursors()) {
@@ -56,12 +57,6 @@ void ChangeReceiver::announce(const remote::Attachments& attachments) {
                                next->first, std::as_bytes(std::span(targets)));
     announced_ = next->first;
   }
-}
-
-void ChangeReceiver::hear(const DeviceEvent& event) {
-  if (!queue_) return;
-  queue_->hear(event);
-  if (queue_->failed()) throw Error("RDMA: " + queue_->failed()->what);
 }
 
 }  // namespace dstorm::verbs

@@ -6,13 +6,15 @@
 #include <optional>
 
 #include "dstorm/remote/transport/change_receiver.hpp"
+#include "dstorm/remote/verbs/adapter.hpp"
 #include "dstorm/remote/verbs/queue.hpp"
 
 namespace dstorm::verbs {
 
-class ChangeReceiver final : public remote::ChangeReceiver {
+class ChangeReceiver final : public remote::ChangeReceiver, Adapter::EventListener {
  public:
-  explicit ChangeReceiver(const remote::Origin& origin) : origin_(origin) {}
+  ChangeReceiver(Adapter& adapter, const remote::Origin& origin)
+      : EventListener(adapter), origin_(origin) {}
 
   std::optional<Payload> begin_update(const remote::FrameHead& head,
                                       std::span<const std::byte> body,
@@ -22,7 +24,9 @@ class ChangeReceiver final : public remote::ChangeReceiver {
   void take_endpoint(std::span<const std::byte> body) override;
   void announce(const remote::Attachments& attachments) override;
   bool keep_only(const remote::Attachments&) override { return true; }
-  void hear(const DeviceEvent& event) override;
+  void hear(const DeviceEvent& event) override {
+    if (queue_) queue_->hear(event);
+  }
   bool has_adapter() const noexcept override { return queue_.has_value(); }
   void end() noexcept override { queue_.reset(); }  // the sender's adapter can write nothing more
 

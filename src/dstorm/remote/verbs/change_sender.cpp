@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "dstorm/errors.hpp"
-#include "dstorm/remote/verbs/frames.hpp"
 #include "dstorm/remote/verbs/registration.hpp"
 
 namespace dstorm::verbs {
@@ -26,16 +25,14 @@ void ChangeSender::begin(const net::Introduction& call) {
   const remote::Settings& settings = route_.settings;
   try {
     writer_ = std::make_unique<Writer>(
-        *settings.device, settings.most_ranks,
+        adapter_.device(), adapter_.most_ranks(),
         std::chrono::ceil<std::chrono::milliseconds>(settings.suspect_after));
   } catch (const Error& error) {
     fail(error.what());
   }
-  const remote::FrameHead head{FrameKind::kEndpoint, 0, sizeof(EndpointBody)};
-  const Endpoint endpoint = writer_->local();
-  route_.outbox.put(head);
-  route_.outbox.put(EndpointBody{
-      endpoint, remote::prove(settings.key, head, std::as_bytes(std::span(&endpoint, 1)), call)});
+  const Endpoint own = writer_->local();
+  route_.outbox.put_proved(settings.key, call, FrameKind::kEndpoint,
+                           std::as_bytes(std::span(&own, 1)));
 }
 
 void ChangeSender::end() noexcept {
@@ -54,10 +51,6 @@ void ChangeSender::fail(const std::string& why) {
   if (!stalled_since_) stalled_since_ = moved_;
   trouble_ = why;
   throw Error("RDMA: " + why);
-}
-
-void ChangeSender::hear(const DeviceEvent& event) {
-  if (writer_) writer_->hear(event);
 }
 
 ChangeSender::Progress ChangeSender::send(const remote::Attachments& attachments,
@@ -208,6 +201,7 @@ bool ChangeSender::send_segment(Carried& carried) {
 // Sends the updates up to `clock`. Returns false if it has to go on later.
 bool ChangeSender::send_updates(Carried& carried, Written& written, std::uint64_t clock) {
   const remote::Attachment& attachment = *carried.attachment;
+  const auto& registration = static_cast<const Registration&>(*attachment.registration);
   const auto live = [&](int r) { return route_.backlog.is_live(attachment, r); };
   while (carried.sent < clock) {
     if (written.in_flight != 0) return false;
@@ -221,9 +215,8 @@ bool ChangeSender::send_updates(Carried& carried, Written& written, std::uint64_
       if (is_beyond) break;
       return false;
     }
-    written.last_update =
-        writer_->send_update(attachment.id, *attachment.memory, attachment.registration->mailbox(),
-                             slot, header, to, route_.host);
+    written.last_update = writer_->send_update(
+        attachment.id, *attachment.memory, registration.mailbox(), slot, header, to, route_.host);
     written.receivers.assign(to.begin(), to.end());
     carried.sent = carried.clock = header.iteration;
     // QUEUE: the slot stays as it is until all have consumed the update, so there is no need to
@@ -250,7 +243,7 @@ bool ChangeSender::send_cursors(Carried& carried, std::uint64_t least, bool more
     if (!writer_->has_room()) return false;
     remote::CursorBody body{};
     if (!route_.backlog.changed_cursor(carried, place, least, body)) continue;
-    const Mailbox box(memory.mailbox(route_.host[place]), memory.shape().mailbox);
+    const Mailbox box = memory.box(route_.host[place]);
     const int rank = route_.control.rank();
     writer_->send_cursor(carried.attachment->id, place, rank, box.cursor(rank), !more_follows);
   }

@@ -14,13 +14,15 @@
 #include <vector>
 
 #include "dstorm/remote/transport/change_sender.hpp"
+#include "dstorm/remote/verbs/adapter.hpp"
 #include "dstorm/remote/verbs/writer.hpp"
 
 namespace dstorm::verbs {
 
-class ChangeSender final : public remote::ChangeSender {
+class ChangeSender final : public remote::ChangeSender, Adapter::EventListener {
  public:
-  explicit ChangeSender(const remote::Route& route) : route_(route) {}
+  ChangeSender(Adapter& adapter, const remote::Route& route)
+      : EventListener(adapter), route_(route) {}
 
   void begin(const net::Introduction& call) override;
   void end() noexcept override;
@@ -31,7 +33,9 @@ class ChangeSender final : public remote::ChangeSender {
   void take(const remote::FrameHead& head, std::span<const std::byte> body) override;
   std::size_t longest_answer() const override;
   bool make_room(std::uint32_t segment) override;
-  void hear(const DeviceEvent& event) override;
+  void hear(const DeviceEvent& event) override {
+    if (writer_) writer_->hear(event);
+  }
   int fd() const noexcept override { return writer_ ? writer_->fd() : -1; }
   std::optional<Clock::time_point> stalled_since() const noexcept override {
     return stalled_since_;

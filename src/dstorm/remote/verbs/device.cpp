@@ -42,17 +42,6 @@ Fabric fabric_of(const ibv_gid_entry& entry) {
   }
 }
 
-std::string_view name_of(Fabric fabric) {
-  switch (fabric) {
-    case Fabric::kRoceV1:
-      return "RoCE v1";
-    case Fabric::kRoceV2:
-      return "RoCE v2";
-    default:
-      return "InfiniBand";
-  }
-}
-
 std::string hexadecimal(std::uint32_t value) {
   char text[16];
   std::snprintf(text, sizeof(text), "0x%04x", value);
@@ -225,6 +214,17 @@ struct Opened {
 };
 
 }  // namespace
+
+std::string_view name_of(Fabric fabric) {
+  switch (fabric) {
+    case Fabric::kRoceV1:
+      return "RoCE v1";
+    case Fabric::kRoceV2:
+      return "RoCE v2";
+    default:
+      return "InfiniBand";
+  }
+}
 
 struct Device::Open {
   Library library;

@@ -14,6 +14,7 @@
 namespace dstorm::verbs {
 
 enum class Fabric : std::uint8_t { kInfiniBand = 1, kRoceV1 = 2, kRoceV2 = 3 };
+std::string_view name_of(Fabric fabric);
 
 // One port of one device, and the address by which it is used.
 struct DeviceChoice {

@@ -38,7 +38,8 @@ Registration::Registration(const Device& device, const host::Control& control,
       mailbox_(register_mailbox(device, control, *memory_, most_receivers)) {
   const MailboxShape& shape = memory_->shape().mailbox;
   for (int r : control.locals()) {
-    const std::span cursors(memory_->mailbox(r) + shape.cursor(0), shape.ranks() * sizeof(Cursor));
+    const std::span cursors(memory_->mailbox(r) + shape.cursor(0),
+                            shape.receivers().count() * sizeof(Cursor));
     cursors_.emplace_back(device, cursors, "a segment's cursors");
   }
 }

@@ -7,11 +7,12 @@
 
 #include "dstorm/host/control.hpp"
 #include "dstorm/host/segment_memory.hpp"
+#include "dstorm/remote/transport/adapter.hpp"
 #include "dstorm/remote/verbs/region.hpp"
 
 namespace dstorm::verbs {
 
-class Registration {
+class Registration final : public remote::Registration {
  public:
   // `most_receivers`: the most ranks that any host of the job has. Throws ConfigError if the memory
   // cannot be registered, or if an update of the segment is longer than the adapter can write.
@@ -26,7 +27,7 @@ class Registration {
   const Region& inbox_of(int sender);
 
  private:
-  const Device& device_;
+  Device device_;
   std::shared_ptr<const host::SegmentMemory> memory_;
   Region mailbox_;
   std::vector<Region> cursors_;

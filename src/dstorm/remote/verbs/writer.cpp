@@ -73,7 +73,7 @@ std::uint64_t Writer::send_update(std::uint32_t segment, const host::SegmentMemo
   const InboxShape shape(own.shape().mailbox, receivers_);
   const auto index = static_cast<std::size_t>(slot);
   const auto rank = static_cast<int>(header.sender);
-  const Mailbox box(own.mailbox(rank), own.shape().mailbox);
+  const Mailbox box = own.box(rank);
   const std::span payload(box.payload(index), round_up(header.payload_bytes, 8));
 
   std::byte* frame = frames_.data() + next_frame_ * frame_bytes_;

@@ -1,4 +1,4 @@
-"""Messages between the processes of a pool, with descriptors, over socket pairs without a name.
+"""Messages between processes of one host, with descriptors, over socket pairs without a name.
 
 A message is short; what is long lies in shared memory.
 """
