@@ -18,11 +18,11 @@ most_unsteady=3
 unsteady() { # unsteady TEST...: these have passed the second time.
   printf 'UNSTEADY: failed, then passed alone (the log has both): %s\n' "$@"
 }
-cpp_tests() { # cpp_tests PRESET [COMMAND...]
+cpp_tests() { # cpp_tests PRESET [COMMAND...]: those with a label, a target too, if `label` names it
   local preset=$1 out=$logs/ctest-$1.txt skipped failed
   shift
-  build_preset "$preset"
-  if ! "$@" ctest --preset "$preset" -j "$cores" | tee "$out"; then
+  build_preset "$preset" ${label:+--target "${label}_tests"}
+  if ! "$@" ctest --preset "$preset" -j "$cores" ${label:+-L "$label"} | tee "$out"; then
     mapfile -t failed < <(sed 's/^[0-9]*://' "build/$preset/Testing/Temporary/LastTestsFailed.log")
     ((${#failed[@]} && ${#failed[@]} <= most_unsteady)) || return 1
     ! grep -qE 'Sanitizer: |: runtime error: ' "$out" || return 1
@@ -56,6 +56,11 @@ step_builds() {
   build_preset tsan
 }
 step_cpp() { cpp_tests dev; }
+# Of `cpp`, what `asan` does not show.
+step_as_installed() {
+  local label=as_installed
+  cpp_tests dev
+}
 step_asan() {
   ensure_system "${needs_of_asan[@]}"
   cpp_tests asan
@@ -142,10 +147,12 @@ step_rdma() {
   ensure_system "${needs_of_rdma[@]}"
   cmake --preset dev
   cmake --build --preset dev --target rdma_tests
-  tests/softroce/run_tests.sh build/dev
+  tests/softroce/run_tests.sh build/dev "$@"
 }
+# Without the rows that test little of the transport itself.
+step_rdma_quick() { step_rdma --quick; }
 step_fuzz() {
-  local seconds=${FUZZ_SECONDS:-15} seed=1 # so that what fails here failed by what has changed
+  local seconds=${FUZZ_SECONDS:-8} seed=1 # so that what fails here failed by what has changed
   [[ -z ${FUZZ_SECONDS:-} ]] || seed=0     # any: for new finds
   [[ $seconds =~ ^[1-9][0-9]*$ ]] ||
     fail "FUZZ_SECONDS=$seconds is no whole number of seconds from 1"
@@ -294,9 +301,11 @@ cannot_run() {
   echo "SKIPPED: ${*:2}; $1=required makes this a failure"
   return "$exit_skipped"
 }
-# Hosts are namespaces, which take root to make: as such, or in a namespace of users, or through
-# sudo.
-step_hosts() {
+step_hosts() { hosts_tests "not long"; }
+step_hosts_long() { hosts_tests long; }
+# hosts_tests MARK. Hosts are namespaces, which take root to make: as such, or in a namespace of
+# users, or through sudo.
+hosts_tests() {
   local python become
   python=$(command -v python)
   for become in "" "unshare --user --map-root-user" "sudo -n"; do
@@ -304,7 +313,7 @@ step_hosts() {
     if $become "$python" tests/hosts/hosts.py; then
       # Fewer at a time than elsewhere, since most of these hold the library to times.
       pytests hosts $become env "PATH=$PATH" MALT_HOSTS=required MALT_NO_SKIPS=1 "$python" \
-        -m pytest "${beside[@]}" -n "$((cores < 4 ? cores : 4))" tests/hosts
+        -m pytest "${beside[@]}" -n "$((cores < 4 ? cores : 4))" tests/hosts -m "$1"
       return
     fi
   done
@@ -337,8 +346,8 @@ step_tidy_tests() {
 }
 
 lint_steps=(ruff mypy format tidy tidy_tests)
-# After `cpp`, beside whose build `tidy` cannot begin.
+# After the C++ tests, beside whose build `tidy` cannot begin.
 test_steps=(install wheel python readme docs mpi1 mpi2 mpi4 hosts model chaos ruff mypy format)
-sanitized_steps=('packages&' cpp packages 'builds&' "${test_steps[@]}" 'tidy&' builds asan tsan
+sanitized_steps=('packages&' as_installed packages 'builds&' "${test_steps[@]}" 'tidy&' builds asan tsan
   fuzz)
 pythons_steps=(oldest newest)

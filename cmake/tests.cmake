@@ -34,6 +34,12 @@ set(long_tests membership_test watcher_test)
 # The others test code of the libraries, and are compiled faster.
 set(optimised_tests membership_hosts_test membership_test slot_test writer_killed_test)
 
+# These also test what a compiler makes of the libraries: numbers by each instruction set, and what
+# runs at the same time. `./dev test --sanitize` runs them on the libraries as they are installed,
+# and all tests on those with AddressSanitizer.
+set(as_installed_tests ${conformance_tests} ${optimised_tests} codec_test kernels_copy_test
+                       kernels_level_test kernels_test)
+
 # In these, an adapter's write from another process orders the engine's reads of a slot before the
 # rank's writes into it. ThreadSanitizer does not see that order, and would report a race.
 set(unseen_order_tests rdma_faults_test)
@@ -46,6 +52,10 @@ set(single_thread_tests accusations_test address_test array_changes_test codec_t
                         listener_test matrix_test membership_hosts_test membership_test pacing_test
                         partition_test placement_test settings_test sha256_test stream_test
                         topic_tokens_test transport_choice_test wait_test witness_test)
+# The threads of these are those of table_test, table_deaths_test and table_moves_test, in the same
+# code.
+set(like_other_tables table_filters_test table_hot_test table_in_place_test table_lies_test
+                      table_saving_test table_steps_test shown_rows_test)
 
 # A transport of the tests' own.
 add_library(pipe_transport OBJECT tests/pipe/transport.cpp)
@@ -55,7 +65,8 @@ set(header_owner)
 foreach(source IN LISTS test_sources)
   cmake_path(GET source STEM name)
   if(MALT_SANITIZE STREQUAL "thread" AND
-     (name IN_LIST single_thread_tests OR name IN_LIST unseen_order_tests))
+     (name IN_LIST single_thread_tests OR name IN_LIST unseen_order_tests OR
+      name IN_LIST like_other_tables))
     continue()
   endif()
   add_executable(${name} ${source})
@@ -83,6 +94,9 @@ foreach(source IN LISTS test_sources)
   # settings of a sanitizer.
   set(discover DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
       PROPERTIES TIMEOUT 300 COST ${cost})
+  if(name IN_LIST as_installed_tests)
+    list(APPEND discover LABELS as_installed)
+  endif()
   set(own_transports)
   if(name IN_LIST conformance_tests)
     set(own_transports ${transports} ${adapter_transports})
@@ -161,6 +175,8 @@ foreach(name verbs_test host_death)
   target_compile_options(${name} PRIVATE -O1)
 endforeach()
 target_link_libraries(verbs_test PRIVATE GTest::gtest_main)
+
+add_custom_target(as_installed_tests DEPENDS ${as_installed_tests})
 
 # Everything that tests/softroce runs.
 add_custom_target(rdma_tests DEPENDS verbs_test host_death slot_test fake_cuda fake_nvrtc

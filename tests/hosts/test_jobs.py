@@ -357,6 +357,35 @@ malt.barrier()
         assert all(values == list(range(10)) for values in told["seen"].values())
         assert told["seconds"] > 1  # 2 MB at least have gone through
 
+@pytest.mark.parametrize(
+    "megabytes",
+    [20, pytest.param(205, marks=[pytest.mark.long, pytest.mark.timeout(900)])],
+    ids=lambda size: f"{size} MB",
+)
+def test_heartbeats_get_through_beside_an_update_that_takes_many_silences(
+    hosts: Hosts, megabytes: int
+) -> None:
+    hosts.slow(1, "10mbit")
+    job = HostJob(
+        hosts,
+        """
+malt.init(timeout=1000, silence=5)
+w = np.full(megabytes * 125_000, rank + 1.0)
+v = malt.vector(w)
+malt.barrier()
+start = time.monotonic()
+v.scatter()
+v.gather(malt.SUM, staleness=0)
+tell(seconds=time.monotonic() - start, alive=malt.alive(), sum=w[[0, -1]].tolist())
+malt.barrier()
+""",
+        ranks=1,
+        megabytes=megabytes,
+    )
+    told = job.finish(1000)
+    assert all(one["sum"] == [6, 6] and len(one["alive"]) == 3 for one in told), told
+    assert max(one["seconds"] for one in told) > 2 * 8 * megabytes / 10  # what leaves host 1
+
 
 # ---- Bytes on the wire ---------------------------------------------------------------------------
 def test_an_update_goes_once_to_each_host(hosts: Hosts) -> None:

@@ -18,12 +18,13 @@ SharedFold::End SharedFold::ended(std::uint64_t word) const {
 }
 
 // R3. Returns whether the round is committed, by any rank.
-bool SharedFold::end_as(End wish) {
+bool SharedFold::end_as(End wish, bool is_interrupted) {
   const auto mine = static_cast<std::uint32_t>(round_);
   std::uint64_t word = outcome().word.load(std::memory_order_acquire);
   while (ended(word) == End::kOpen) {
     if (wish == End::kAborted) {
-      line(state_.group().rank()).gave_up.store(round_, std::memory_order_relaxed);
+      const std::uint64_t said = round_ << 1 | (is_interrupted ? 1 : 0);
+      line(state_.group().rank()).gave_up.store(said, std::memory_order_relaxed);
     }
     const std::uint64_t next =
         wish == End::kCommitted ? std::uint64_t{mine} << 32 | static_cast<std::uint32_t>(mine - 1)
@@ -46,7 +47,7 @@ bool SharedFold::wait(Ready&& ready, std::chrono::nanoseconds limit, const Missi
     if (end_as(End::kAborted)) return true;  // another rank has seen all parts done
     throw;
   } catch (...) {
-    end_as(End::kAborted);
+    end_as(End::kAborted, true);
     throw;
   }
 }
@@ -165,7 +166,7 @@ std::vector<int> SharedFold::dead() const {
 std::vector<int> SharedFold::gave_up() const {
   std::vector<int> ranks, beyond;
   for (const int r : state_.peers()) {
-    if (line(r).gave_up.load(std::memory_order_relaxed) >= round_) ranks.push_back(r);
+    if (line(r).gave_up.load(std::memory_order_relaxed) >> 1 >= round_) ranks.push_back(r);
     const bool is_beyond = line(r).ready.load(std::memory_order_acquire) > round_;
     if (is_beyond && state_.is_live(r)) beyond.push_back(r);
   }
@@ -173,6 +174,10 @@ std::vector<int> SharedFold::gave_up() const {
 }
 
 std::vector<int> SharedFold::late() const {
+  for (const int r : state_.peers()) {
+    const std::uint64_t said = line(r).gave_up.load(std::memory_order_relaxed);
+    if (said >> 1 >= round_ && said % 2 == 1) return {};
+  }
   std::vector<int> ranks;
   for (int r = 0; r < state_.group().size(); ++r) {
     const Line& theirs = line(r);

@@ -54,7 +54,8 @@ class SharedFold {
   bool finish(std::chrono::nanoseconds limit);
 
   // Why the last round was aborted: ranks that died in it (try again without them), or live ranks
-  // that did not come in time, aborted it, or came with another operation.
+  // that did not come in time, aborted it, or came with another operation. Nobody is late for a
+  // round that ended because a rank was interrupted.
   std::vector<int> dead() const;
   std::vector<int> late() const;
   std::vector<int> gave_up() const;  // not this rank
@@ -63,10 +64,12 @@ class SharedFold {
   bool is_committed() const;
 
  private:
-  struct alignas(kLine) Line {           // one for each rank
-    std::atomic<std::uint64_t> ready;    // the round it has met in
-    std::atomic<std::uint64_t> done;     // the round in which its part is folded
-    std::atomic<std::uint64_t> gave_up;  // the last round that it has aborted
+  struct alignas(kLine) Line {         // one for each rank
+    std::atomic<std::uint64_t> ready;  // the round it has met in
+    std::atomic<std::uint64_t> done;   // the round in which its part is folded
+    // The last round that it has aborted << 1; plus 1 if it did so before its time limit, because
+    // it was interrupted.
+    std::atomic<std::uint64_t> gave_up;
     // Of the last two rounds, by parity: a rank that is a round ahead still shows why the one
     // before was aborted.
     std::atomic<std::uint64_t> operation[2];
@@ -85,7 +88,7 @@ class SharedFold {
   }
   Outcome& outcome() const { return *reinterpret_cast<Outcome*>(state_.memory().board(board_, 0)); }
   End ended(std::uint64_t word) const;
-  bool end_as(End wish);
+  bool end_as(End wish, bool is_interrupted = false);
   template <class Ready, class Missing>
   bool wait(Ready&& ready, std::chrono::nanoseconds limit, const Missing& missing);
   void announce();

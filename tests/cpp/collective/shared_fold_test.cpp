@@ -62,5 +62,42 @@ TEST(SharedFold, RankThatGaveUpIsNamedAfterItHasClosedTheSegment) {
   testing_processes::expect_all_well(job);
 }
 
+// The third rank comes to a round that has ended already: it is not the one to blame.
+TEST(SharedFold, NobodyIsLateForARoundThatARankLeftBecauseItWasInterrupted) {
+  struct Interrupt {};
+  Shared<std::atomic<int>> ended;
+  Job job(3, [&](Bootstrap& bootstrap) {
+    GroupOptions options{.transport = "shm"};
+    bool is_due = false;
+    options.interrupt = [&] {
+      if (is_due) throw Interrupt{};
+    };
+    const auto group = Group::join(bootstrap, options);
+    Segment segment(group, with_result());
+    SharedFold fold(segment.parts().state, 0);
+    group->barrier();
+    is_due = group->rank() == 0;
+    if (group->rank() == 0) {
+      bool is_interrupted = false;
+      try {
+        fold.meet(1, 7, 0, 20s);
+      } catch (const Interrupt&) {
+        is_interrupted = true;
+      }
+      is_due = false;
+      CHECK_THAT(is_interrupted);
+    } else {
+      while (group->rank() == 2 && *ended < 2) std::this_thread::sleep_for(1ms);
+      CHECK_THAT(!(fold.meet(1, 7, 0, 20s) && fold.finish(20s)));
+      CHECK_THAT(fold.gave_up() == std::vector<int>{0});
+      CHECK_THAT(fold.late().empty());
+    }
+    ++*ended;
+    group->barrier();
+    return 0;
+  });
+  testing_processes::expect_all_well(job);
+}
+
 }  // namespace
 }  // namespace dstorm

@@ -100,3 +100,11 @@ def test_a_failed_test_is_run_once_more(
     done = bash("pytests it python -m pytest --rootdir=. -c /dev/null .", tmp_path)
     assert done.returncode == code, done.stdout + done.stderr
     assert done.stdout.count("UNSTEADY: ") == named
+
+
+def test_variants_that_are_left_out_are_of_tests_that_exist() -> None:
+    tests = ROOT / "tests/python"
+    for line in (tests / "long_variants.txt").read_text().splitlines():
+        if not line.startswith("#"):
+            file, _, test = line.partition("::")
+            assert f"def {test.partition('[')[0]}(" in (tests / file).read_text(), line
