@@ -117,6 +117,7 @@ void Allreduce::end_round(Operand& operand, const Operation& operation, const De
     return ranks.empty() ? -1 : ranks.front();
   };
   is_open_ = true;
+  gave_up_as_ = Kind::kInterrupted;
   try {
     look();
     while (!commit(operand)) {
@@ -207,7 +208,7 @@ void Allreduce::begin_round(std::uint32_t operation) {
   RankSet live(state_.group().size());
   for (int r = 0; r < state_.group().size(); ++r) {
     Peer& one = peer(r);
-    one.has_come = one.gave_up = false;
+    one.has_come = one.gave_up = one.was_interrupted = false;
     if (state_.is_live(r)) live.add(r);
   }
   live.add(state_.group().rank());
@@ -368,7 +369,9 @@ bool Allreduce::has_failed() const {
                         }));
 }
 
+// Nobody is late for a round that a rank has left because it was interrupted.
 std::vector<int> Allreduce::late() const {
+  if (std::ranges::any_of(others_, [this](int r) { return peer(r).was_interrupted; })) return {};
   std::vector<int> ranks;
   for (int r : others_) {
     if (!peer(r).has_come) ranks.push_back(r);
@@ -405,7 +408,8 @@ std::string Allreduce::lacks(const std::vector<int>& ranks) const {
          (ranks.empty() ? "another rank gave up waiting" : describe_ranks(ranks) + " did not come");
 }
 
-void Allreduce::throw_timeout(nanoseconds limit) const {
+void Allreduce::throw_timeout(nanoseconds limit) {
+  gave_up_as_ = Kind::kGaveUp;
   std::vector<int> givers;
   std::ranges::copy_if(others_, std::back_inserter(givers), [this](int r) { return gave_up(r); });
   throw lateness(name_, late(), givers, limit);

@@ -151,6 +151,7 @@ class Allreduce {
     bool has_come = false;     // to this round, or a later one
     bool has_all = false;
     bool gave_up = false;
+    bool was_interrupted = false;
   };
   struct Received {  // a message of another rank
     int rank;
@@ -194,7 +195,7 @@ class Allreduce {
   bool gave_up(int rank) const { return peer(rank).gave_up || is_beyond(peer(rank)); }
   std::vector<int> late() const;
   std::string lacks(const std::vector<int>& ranks) const;
-  [[noreturn]] void throw_timeout(std::chrono::nanoseconds limit) const;
+  [[noreturn]] void throw_timeout(std::chrono::nanoseconds limit);
   void release(int rank, std::uint64_t iteration);
   template <class Visit>
   void each_other(Visit&& visit) {
@@ -246,6 +247,7 @@ class Allreduce {
   bool is_open_ = false;               // A8: the last call has left its round
   bool has_given_up_ = false;          // A8: an earlier call has left this round
   std::uint64_t said_gave_up_ = 0;     // the last round of which this rank has said so
+  Kind gave_up_as_ = Kind::kGaveUp;    // how the last call that failed did
   std::vector<std::byte> given_;       // the vector of the open round
   std::vector<int> ended_;             // used in look()
   bool is_undelivered_ = false;        // something has been published and not been sent

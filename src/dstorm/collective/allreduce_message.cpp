@@ -90,8 +90,10 @@ bool Allreduce::take(const Received& received) {
   }
   if (head.round < round_) return true;
   one.has_come = true;
-  if (head.kind == Kind::kGaveUp || head.kind == Kind::kDisagreed) {
+  if (head.kind == Kind::kGaveUp || head.kind == Kind::kInterrupted ||
+      head.kind == Kind::kDisagreed) {
     one.gave_up = true;
+    one.was_interrupted = head.kind == Kind::kInterrupted;
     disagreed_ = disagreed_ || head.kind == Kind::kDisagreed;
     return true;
   }
@@ -200,7 +202,7 @@ bool Allreduce::say_gave_up() {
   if (said_gave_up_ == round_ || others_.empty()) return false;
   const int slot = claim();
   if (slot < 0) return false;
-  publish(slot, Kind::kGaveUp, 0, 0, others_);
+  publish(slot, gave_up_as_, 0, 0, others_);
   said_gave_up_ = round_;
   return true;
 }

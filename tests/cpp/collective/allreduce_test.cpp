@@ -514,6 +514,44 @@ TEST(Allreduce, OneOfTwoDoesNotCommitWhatTheOtherGaveUp) {
   expect_all_well(job);
 }
 
+// Rank 2 comes to no call. Rank 0 leaves the first at its limit, and the second because it is
+// interrupted: then it is the one to blame.
+TEST(Allreduce, NobodyIsLateForACallThatARankLeftBecauseItWasInterrupted) {
+  struct Interrupt {};
+  Shared<Results> results;
+  Job job(3, [&](Bootstrap& bootstrap) {
+    bool is_due = false;
+    GroupOptions options;
+    options.interrupt = [&] {
+      if (is_due) throw Interrupt{};
+    };
+    const auto group = join(bootstrap, options);
+    Allreduce allreduce = make(group, kLong);
+    for (const bool is_interrupted : {false, true}) {
+      const auto flag = static_cast<std::size_t>(is_interrupted);
+      if (group->rank() == 2) {
+        await(results->flags[flag]);
+        continue;
+      }
+      Vector vector(kLong, group->rank());
+      is_due = is_interrupted && group->rank() == 0;
+      try {
+        allreduce.run(vector, kSum, group->rank() == 0 && !is_interrupted ? 100ms : 20s);
+        return 1;
+      } catch (const TimeoutError& error) {
+        CHECK_THAT(error.ranks() == std::vector<int>{is_interrupted ? 0 : 2});
+      } catch (const Interrupt&) {
+        CHECK_THAT(is_interrupted && group->rank() == 0);
+      }
+      is_due = false;
+      if (group->rank() == 1) results->flags[flag] = true;
+    }
+    group->barrier();
+    return 0;
+  });
+  expect_all_well(job);
+}
+
 // A8. The other one of two committed before it could hear that this one gave up, and makes no
 // further call; or it has left.
 TEST(Allreduce, OneOfTwoThatGaveUpLearnsThatTheOtherCommitted) {
