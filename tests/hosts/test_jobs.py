@@ -192,6 +192,20 @@ def test_stopped_rank_is_left_out_and_learns_so(hosts: Hosts) -> None:
     assert job.told(3)["out"].says("rank 3 was evicted from the job", "for 1 s")
 
 
+def test_ranks_beside_stopped_ones_stay_in_the_job(hosts: Hosts) -> None:
+    """Of two hosts the first two are stopped, which the first rank of the third host calls first."""
+    body = ROUNDS.replace("timeout=30", "timeout=30, silence=1")
+    job = HostJob(hosts, body, "--keep-going", ranks=5, patience=30.0)
+    job.await_told("underway")
+    stopped = {5, 6, 10, 11}
+    for rank in stopped:
+        hosts.run(rank // 5, "kill", "-STOP", str(job.told(rank)["pid"]))
+    survivors = set(range(15)) - stopped
+    job.await_told("barrier", ranks=survivors)
+    for rank in survivors:
+        assert set(job.told(rank)["alive"]) == survivors
+
+
 @pytest.mark.parametrize("on", [(0, 1, 2), (0, 1)], ids=["three hosts", "two"])
 @pytest.mark.parametrize("host", [0, 1])
 def test_killed_ranks_of_a_whole_host_are_left_out_at_once(

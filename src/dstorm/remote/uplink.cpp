@@ -6,13 +6,12 @@
 // sends them: as frames of this connection, or by writes of an adapter. Membership records,
 // notices, heartbeats and the goodbye always go over the connection.
 //
-// The callee's answers say how many bytes it has taken in, or are for the transport (take()). A
-// connection that fails is given up; call() then goes to the next rank of the host, to which this
-// rank sends everything again.
+// The answers of the callee (uplink_answers.cpp) say how many bytes it has taken in. A connection
+// that fails is given up; call() then goes to the next rank of the host, to which this rank sends
+// everything again.
 #include "dstorm/remote/uplink.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 #include "dstorm/recorder/recorder.hpp"
 #include "dstorm/remote/downlink.hpp"
@@ -21,8 +20,6 @@
 namespace dstorm::remote {
 namespace {
 
-// Answers are read into a buffer of at least this size.
-constexpr std::size_t kAnswers = 1024;
 // How long a rank waits to be called before it calls by itself; and the time between two trials
 // whether it can.
 constexpr std::chrono::seconds kAwaited{1};
@@ -38,24 +35,43 @@ Uplink::Uplink(host::Control& control, const Settings& settings, const std::vect
       backlog_(control, host),
       changes_(make_change_sender({control, settings, host, backlog_, outbox_})) {}
 
+// The index of the next live rank. After a failure one that is silent too is passed over where this
+// host has just heard from another: two silent ranks in turn take longer than the silence after
+// which the host suspects this rank. Each second time round no rank is passed over, in case those
+// that are heard cannot be called.
+std::optional<std::size_t> Uplink::choose(Clock::time_point now) const {
+  const bool may_pass_over = failed_ > 0 && failed_ / host_.size() % 2 == 0;
+  const auto is_silent = [&](int r) {
+    const std::chrono::nanoseconds heard(control_.member(r).heard.load(std::memory_order_relaxed));
+    return now.time_since_epoch() - heard > settings_.suspect_after / 2;
+  };
+  std::optional<std::size_t> passed_over;
+  for (std::size_t tried = 0; tried < host_.size(); ++tried) {
+    const std::size_t index = (next_ + tried) % host_.size();
+    if (!control_.is_live(host_[index])) continue;
+    if (!may_pass_over || !is_silent(host_[index])) return index;
+    if (!passed_over) passed_over = index;
+  }
+  return passed_over;
+}
+
 bool Uplink::call(std::uint64_t number, Clock::time_point now) {
   hang_up();
-  for (std::size_t tried = 0; tried < host_.size(); ++tried, next_ = (next_ + 1) % host_.size()) {
-    if (!control_.is_live(host_[next_])) continue;
-    proxy_ = host_[next_];
-    const net::Address& to = settings_.addresses[static_cast<std::size_t>(proxy_)];
-    const auto rank = static_cast<std::uint32_t>(control_.rank());
-    const auto callee = static_cast<std::uint32_t>(proxy_);
-    stream_ = std::make_shared<net::Stream>(
-        net::Stream::connect(to, settings_.own, settings_.tls, settings_.suspect_after));
-    call_ = {rank, callee, number};
-    handshake_ = net::Handshake::caller(settings_.key, call_, to);
-    state_ = State::kCalling;
-    last_call_ = last_heard_ = last_sent_ = now;
-    if (!down_since_) down_since_ = now;
-    return true;
-  }
-  return false;
+  const std::optional<std::size_t> chosen = choose(now);
+  if (!chosen) return false;
+  next_ = *chosen;
+  proxy_ = host_[next_];
+  const net::Address& to = settings_.addresses[static_cast<std::size_t>(proxy_)];
+  const auto rank = static_cast<std::uint32_t>(control_.rank());
+  const auto callee = static_cast<std::uint32_t>(proxy_);
+  stream_ = std::make_shared<net::Stream>(
+      net::Stream::connect(to, settings_.own, settings_.tls, settings_.suspect_after));
+  call_ = {rank, callee, number};
+  handshake_ = net::Handshake::caller(settings_.key, call_, to);
+  state_ = State::kCalling;
+  last_call_ = last_heard_ = last_sent_ = now;
+  if (!down_since_) down_since_ = now;
+  return true;
 }
 
 void Uplink::await(int proxy, Clock::time_point now) {
@@ -96,6 +112,7 @@ void Uplink::share(Downlink& partner, std::uint64_t number, Clock::time_point no
   stream_ = partner.stream();
   call_ = {static_cast<std::uint32_t>(control_.rank()), static_cast<std::uint32_t>(proxy_), number};
   state_ = State::kUp;
+  failed_ = 0;
   down_since_.reset();
   last_heard_ = last_sent_ = now;
   outbox_.put_proved(settings_.key, partner.call(), FrameKind::kShare,
@@ -165,6 +182,7 @@ void Uplink::give_up(const std::string& why) {
   if (state_ == State::kUp) disconnected_ = proxy_;
   reason_ = describe_proxy() + ": " + why;
   hang_up();
+  ++failed_;
   next_ = (next_ + 1) % host_.size();
 }
 
@@ -181,6 +199,7 @@ bool Uplink::advance_handshake() {
   }
   handshake_.reset();
   state_ = State::kUp;
+  failed_ = 0;
   down_since_.reset();
   note_call(0);
   try {
@@ -369,85 +388,6 @@ void Uplink::send(Clock::time_point now) {
   }
   // The partner has to read everything that has arrived before it sees the end.
   if (partner_ == nullptr || !stream_->is_readable()) fail(stream_->error());
-}
-
-// ---- what the callee answers ----
-
-void Uplink::take_answers(Clock::time_point now) {
-  const std::size_t most = sizeof(FrameHead) + sizeof(net::Mac) +
-                           std::max(sizeof(std::uint64_t), changes_->longest_answer());
-  answers_.resize(std::max(kAnswers, most));
-  while (state_ == State::kUp && !shared_) {
-    const iovec part{answers_.data() + answers_end_, answers_.size() - answers_end_};
-    const net::Moved moved = stream_->receive({&part, 1});
-    if (moved.bytes == 0) {
-      if (moved.flow == net::Flow::kEnded && said_goodbye_) {
-        hang_up();
-        state_ = State::kDone;
-      } else if (moved.flow == net::Flow::kEnded) {
-        fail("it ended the connection");
-      } else if (moved.flow == net::Flow::kFailed) {
-        fail(stream_->error());
-      }
-      return;
-    }
-    last_heard_ = now;
-    answers_end_ += moved.bytes;
-    std::size_t begin = 0;
-    FrameHead head{};
-    while (state_ == State::kUp && !shared_ && answers_end_ - begin >= sizeof(head)) {
-      std::memcpy(&head, answers_.data() + begin, sizeof(head));
-      if (head.bytes > most - sizeof(head)) return fail("answered with an invalid frame");
-      if (answers_end_ - begin < sizeof(head) + head.bytes) break;
-      take(head, {answers_.data() + begin + sizeof(head), head.bytes});
-      begin += sizeof(head) + head.bytes;
-    }
-    if (state_ != State::kUp) return;
-    std::memmove(answers_.data(), answers_.data() + begin, answers_end_ - begin);
-    answers_end_ -= begin;
-    if (shared_) {
-      const auto rest = answers_.begin() + static_cast<std::ptrdiff_t>(answers_end_);
-      shared_->unparsed.assign(answers_.begin(), rest);
-      answers_end_ = 0;
-    }
-  }
-}
-
-void Uplink::take(const FrameHead& head, std::span<const std::byte> body) {
-  if (head.kind == FrameKind::kTaken && body.size() == sizeof(std::uint64_t)) {
-    std::uint64_t taken_in = 0;
-    std::memcpy(&taken_in, body.data(), sizeof(taken_in));
-    if (taken_in < answered_bytes_ || taken_in > outbox_.sent_bytes()) {
-      return fail("answered with an invalid number");
-    }
-    answered_bytes_ = taken_in;
-    turned_away_ = 0;
-    return;
-  }
-  const bool is_for_transport =
-      head.kind == FrameKind::kEndpoint || head.kind == FrameKind::kWindow;
-  if ((head.kind != FrameKind::kShare && !is_for_transport) || partner_ != nullptr ||
-      body.size() < sizeof(net::Mac)) {
-    return fail("answered with an invalid frame");
-  }
-  const auto said = body.first(body.size() - sizeof(net::Mac));
-  if (!is_proof(body.last(sizeof(net::Mac)), prove(settings_.key, head, said, call_))) {
-    return fail("answered with an address or a number that was changed on the way");
-  }
-  if (!is_for_transport) return take_share(said);
-  try {
-    changes_->take(head, said);
-  } catch (const Error& error) {
-    fail(error.what());
-  }
-}
-
-void Uplink::take_share(std::span<const std::byte> body) {
-  std::uint64_t number = 0;
-  if (body.size() != sizeof(number)) return fail("answered with an invalid frame");
-  std::memcpy(&number, body.data(), sizeof(number));
-  const std::size_t frame_bytes = sizeof(FrameHead) + body.size() + sizeof(net::Mac);
-  shared_ = Shared{{call_.to, call_.rank, number}, frame_bytes, {}};
 }
 
 }  // namespace dstorm::remote

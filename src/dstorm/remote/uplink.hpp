@@ -129,6 +129,7 @@ class Uplink {
  private:
   void fail(const std::string& why);
   void give_up(const std::string& why);
+  std::optional<std::size_t> choose(Clock::time_point now) const;
   bool advance_handshake();
   void part();
   void take_answers(Clock::time_point now);
@@ -151,7 +152,8 @@ class Uplink {
 
   State state_ = State::kOver;
   int proxy_ = -1;
-  std::size_t next_;  // the index of the rank to call next
+  std::size_t next_;        // the index of the rank to call next
+  std::size_t failed_ = 0;  // calls and connections in a row
   std::string reason_;
   std::optional<int> disconnected_;
   std::optional<Clock::time_point> down_since_;
