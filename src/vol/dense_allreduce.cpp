@@ -172,7 +172,8 @@ void DenseAllreduce::throw_if_failed(const dstorm::Operation& operation,
   // First, because the rank that disagrees may be dead by now.
   if (shared_.disagreed()) throw ConfigError(dstorm::disagreement(call_, operation));
   if (!shared_.dead().empty() || group.has_left_out()) return;
-  throw dstorm::lateness(call_, shared_.late(), shared_.gave_up(), deadline.limit());
+  throw dstorm::lateness(call_, shared_.late(), shared_.gave_up(), shared_.interrupted(),
+                         deadline.limit());
 }
 
 // Begins with the part that this rank has just folded itself, because it is still in the caches.

@@ -53,7 +53,7 @@ void MessageAllreduce::make(std::size_t bytes, const dstorm::Deadline& deadline)
     note_exchanges();
     if (!have_met_ && allreduce_ == nullptr) throw;
     have_met_ = false;  // these ranks have given this call up, and are in another one
-    throw dstorm::lateness(call_, {}, error.ranks(), deadline.limit());
+    throw dstorm::lateness(call_, {}, error.ranks(), {}, deadline.limit());
   } catch (...) {
     note_exchanges();
     lacks_it_ = lacks_it_ || have_met_;

@@ -344,7 +344,8 @@ std::string disagreement(const std::string& call, const Operation& own) {
 }
 
 TimeoutError lateness(const std::string& call, std::vector<int> late,
-                      const std::vector<int>& gave_up, nanoseconds limit) {
+                      const std::vector<int>& gave_up, const std::vector<int>& interrupted,
+                      nanoseconds limit) {
   std::erase_if(late, [&](int r) { return std::ranges::binary_search(gave_up, r); });
   std::string text = call + ": ";
   if (!late.empty()) text += describe_ranks(late) + " did not come ";
@@ -354,7 +355,9 @@ TimeoutError lateness(const std::string& call, std::vector<int> late,
     text += (late.empty() ? "" : "before ") + describe_ranks(gave_up) +
             " gave up waiting (at the time limit, or interrupted)";
   }
-  return {text + "; the vector is unchanged", late.empty() ? gave_up : late};
+  return {text + "; the vector is unchanged", !interrupted.empty() ? interrupted
+                                              : late.empty()       ? gave_up
+                                                                   : late};
 }
 
 // Whether no member has committed the round, nor can. If both have said "have all", others may
@@ -369,9 +372,7 @@ bool Allreduce::has_failed() const {
                         }));
 }
 
-// Nobody is late for a round that a rank has left because it was interrupted.
 std::vector<int> Allreduce::late() const {
-  if (std::ranges::any_of(others_, [this](int r) { return peer(r).was_interrupted; })) return {};
   std::vector<int> ranks;
   for (int r : others_) {
     if (!peer(r).has_come) ranks.push_back(r);
@@ -410,9 +411,12 @@ std::string Allreduce::lacks(const std::vector<int>& ranks) const {
 
 void Allreduce::throw_timeout(nanoseconds limit) {
   gave_up_as_ = Kind::kGaveUp;
-  std::vector<int> givers;
-  std::ranges::copy_if(others_, std::back_inserter(givers), [this](int r) { return gave_up(r); });
-  throw lateness(name_, late(), givers, limit);
+  std::vector<int> givers, interrupted;
+  for (int r : others_) {
+    if (gave_up(r)) givers.push_back(r);
+    if (peer(r).was_interrupted) interrupted.push_back(r);
+  }
+  throw lateness(name_, late(), givers, interrupted, limit);
 }
 
 Stats Allreduce::stats() const {

@@ -106,9 +106,12 @@ struct Operation {
 };
 // The error message for ranks that ask for different operations at once.
 std::string disagreement(const std::string& call, const Operation& own);
-// The error of a call that ranks did not come to within `limit`, or that ranks have given up.
+// The error of a call that ranks did not come to within `limit`, or that ranks have given up. It
+// names those that were late; but those of `gave_up` that were interrupted, if any: who had not
+// come by then may not have been late.
 TimeoutError lateness(const std::string& call, std::vector<int> late,
-                      const std::vector<int>& gave_up, std::chrono::nanoseconds limit);
+                      const std::vector<int>& gave_up, const std::vector<int>& interrupted,
+                      std::chrono::nanoseconds limit);
 
 // Threads: as for a Segment.
 class Allreduce {

@@ -173,11 +173,16 @@ std::vector<int> SharedFold::gave_up() const {
   return ranks.empty() ? beyond : ranks;
 }
 
-std::vector<int> SharedFold::late() const {
+std::vector<int> SharedFold::interrupted() const {
+  std::vector<int> ranks;
   for (const int r : state_.peers()) {
     const std::uint64_t said = line(r).gave_up.load(std::memory_order_relaxed);
-    if (said >> 1 >= round_ && said % 2 == 1) return {};
+    if (said >> 1 >= round_ && said % 2 == 1) ranks.push_back(r);
   }
+  return ranks;
+}
+
+std::vector<int> SharedFold::late() const {
   std::vector<int> ranks;
   for (int r = 0; r < state_.group().size(); ++r) {
     const Line& theirs = line(r);

@@ -54,11 +54,11 @@ class SharedFold {
   bool finish(std::chrono::nanoseconds limit);
 
   // Why the last round was aborted: ranks that died in it (try again without them), or live ranks
-  // that did not come in time, aborted it, or came with another operation. Nobody is late for a
-  // round that ended because a rank was interrupted.
+  // that did not come in time, aborted it, or came with another operation.
   std::vector<int> dead() const;
   std::vector<int> late() const;
-  std::vector<int> gave_up() const;  // not this rank
+  std::vector<int> gave_up() const;      // not this rank
+  std::vector<int> interrupted() const;  // those of them that did not wait for their time limit
   bool disagreed() const { return disagreed_; }
   // After an exception of finish(): others have committed the round all the same.
   bool is_committed() const;

@@ -516,7 +516,7 @@ TEST(Allreduce, OneOfTwoDoesNotCommitWhatTheOtherGaveUp) {
 
 // Rank 2 comes to no call. Rank 0 leaves the first at its limit, and the second because it is
 // interrupted: then it is the one to blame.
-TEST(Allreduce, NobodyIsLateForACallThatARankLeftBecauseItWasInterrupted) {
+TEST(Allreduce, RankThatWasInterruptedIsNamedAndNotOneThatHadNotCome) {
   struct Interrupt {};
   Shared<Results> results;
   Job job(3, [&](Bootstrap& bootstrap) {

@@ -54,7 +54,7 @@ TEST(SharedFold, RankThatGaveUpIsNamedAfterItHasClosedTheSegment) {
       while (!*is_closed) std::this_thread::sleep_for(1ms);
       CHECK_THAT(!(fold.meet(1, 7, 0, 20s) && fold.finish(20s)));
       CHECK_THAT(fold.gave_up() == std::vector<int>{0});
-      CHECK_THAT(fold.late().empty());
+      CHECK_THAT(fold.late().empty() && fold.interrupted().empty());
     }
     group->barrier();
     return 0;
@@ -63,7 +63,7 @@ TEST(SharedFold, RankThatGaveUpIsNamedAfterItHasClosedTheSegment) {
 }
 
 // The third rank comes to a round that has ended already: it is not the one to blame.
-TEST(SharedFold, NobodyIsLateForARoundThatARankLeftBecauseItWasInterrupted) {
+TEST(SharedFold, RankThatWasInterruptedIsTold) {
   struct Interrupt {};
   Shared<std::atomic<int>> ended;
   Job job(3, [&](Bootstrap& bootstrap) {
@@ -90,7 +90,7 @@ TEST(SharedFold, NobodyIsLateForARoundThatARankLeftBecauseItWasInterrupted) {
       while (group->rank() == 2 && *ended < 2) std::this_thread::sleep_for(1ms);
       CHECK_THAT(!(fold.meet(1, 7, 0, 20s) && fold.finish(20s)));
       CHECK_THAT(fold.gave_up() == std::vector<int>{0});
-      CHECK_THAT(fold.late().empty());
+      CHECK_THAT(fold.interrupted() == std::vector<int>{0});
     }
     ++*ended;
     group->barrier();
