@@ -20,7 +20,7 @@ from jobs import Running, in_dev_shm, processes_in, run_job, start_job
 SEED = os.environ.get("MALT_SEED")
 FAULT_SEEDS, KILL_SEEDS = (
     [int(SEED)] if SEED else list(range(int(os.environ.get("MALT_SEEDS", usual))))
-    for usual in (6, 15)
+    for usual in (4, 8)
 )
 SILENCE = 2.0
 PAUSE = 0.3  # a stop that the others wait for

@@ -53,7 +53,7 @@ pairs=(
   "two-by-two|200|0 125|$two_ranks --node-rank 0 tests/softroce/host_death.py >/tmp/told; cat /tmp/told; test \$(grep -c measured: /tmp/told) = 2|$two_ranks --node-rank 1 tests/softroce/host_death.py"
 )
 
-readonly long=" stress-order death-loss python-svm gpu info verbs-exchange verbs-vol two-by-two "
+readonly long=" stress-order death-loss python-svm gpu info verbs-allreduce verbs-exchange verbs-vol two-by-two "
 if [[ ${2:-} == --quick ]]; then
   for rows_of in rows pairs; do
     declare -n all=$rows_of
