@@ -79,6 +79,7 @@
 
 #include "dstorm/collective/allreduce_message.hpp"
 #include "dstorm/collective/byte_range.hpp"
+#include "dstorm/collective/collectors.hpp"
 #include "dstorm/host/wait.hpp"
 #include "dstorm/segment.hpp"
 #include "dstorm/segment/state.hpp"
@@ -95,6 +96,13 @@ class Operand {
   // Folds [begin, end) of all vectors into `to`, or into this rank's vector if `to` is null.
   // `inputs` has, by rank, the address at which the range begins; null for this rank's own.
   virtual void fold(std::byte* to, std::span<const std::byte* const> inputs, ByteRange range) = 0;
+  // Whether the fold of all vectors can be made of sums of some of them, by add().
+  virtual bool is_made_of_sums() const { return false; }
+  // Adds up [begin, end) of vectors, and of sums of vectors, into `to`. `inputs` has an address for
+  // each, as for fold(). If `total` is 0, the result is a sum for a later add(); otherwise it is the
+  // fold of all vectors, which are so many.
+  virtual void add(std::byte* /*to*/, std::span<const std::byte* const> /*inputs*/,
+                   ByteRange /*range*/, std::size_t /*total*/) {}
   // Copies a part of the result into this rank's vector.
   virtual void copy_in(const std::byte* from, ByteRange range) = 0;
 };
@@ -147,8 +155,8 @@ class Allreduce {
     std::uint64_t inputs_end = 0;  // those up to this one can go once this rank has folded
     std::uint64_t committed = 0;
     std::uint64_t beyond = 0;  // the last round of it that was later than this rank's
+    std::uint64_t came = 0;    // the last round to which it is known to have come
     bool has_parts = false;    // of this attempt
-    bool has_come = false;     // to this round, or a later one
     bool has_all = false;
     bool gave_up = false;
     bool was_interrupted = false;
@@ -162,7 +170,7 @@ class Allreduce {
   };
 
   void catch_up(const Deadline& deadline);
-  void begin_round(std::uint32_t operation);
+  void begin_round(const Operand& operand, std::uint32_t operation);
   void begin_attempt(const RankSet& members);
   void end_round(Operand& operand, const Operation& operation, const Deadline& deadline);
   void finish_round(Kind last_word);
@@ -177,7 +185,8 @@ class Allreduce {
 
   bool advance(Operand& operand);
   bool send_inputs(Operand& operand);
-  bool fold_own_parts(Operand& operand);
+  bool fold_parts(Operand& operand);
+  void fold_part(Operand& operand, std::size_t part, std::byte* to);
   bool say_have_all();
   bool say_gave_up();
   int claim();
@@ -202,7 +211,9 @@ class Allreduce {
     for (int r : others_) visit(r, peer(r));
   }
 
-  std::size_t owner(std::size_t part) const { return part % order_.size(); }  // index in order_
+  bool has_come(int rank) const { return peer(rank).came >= round_; }
+  std::size_t owner(std::size_t part) const { return collectors_.owner(part); }  // index in order_
+  bool is_collected_here(std::size_t part) const { return collectors_.of(part, own_) == own_; }
   bool is_whole() const { return !is_shared_out_ || order_.size() <= 2; }
   bool needs_agreement() const { return order_.size() > 2; }
   bool has_agreed() const;
@@ -236,11 +247,17 @@ class Allreduce {
   RankSet rest_;                     // those of them that are not lost
   std::vector<int> order_, others_;  // members_, with and without this rank, sorted
   std::size_t own_ = 0;              // index of this rank in order_
+  bool may_add_ = false;             // this round: Operand::is_made_of_sums()
+  Collectors collectors_{1, 0};      // of the attempt
   // Addresses of parts in slots: of vectors, by part and index of the member; and of the result.
   std::vector<const std::byte*> inputs_, results_;
-  std::size_t missing_inputs_ = 0, missing_results_ = 0;
-  std::size_t next_input_ = 0, next_own_ = 0;  // the parts to send next
-  bool has_all_ = false;                       // this rank has said so
+  std::vector<std::size_t> missing_;  // by part: of the inputs that are due here
+  std::size_t missing_inputs_ = 0, missing_results_ = 0;  // of all parts
+  // The parts to fold here, in this order: those to be sent on as sums (A6), then this rank's own.
+  std::vector<std::size_t> to_fold_;
+  std::vector<const std::byte*> summands_;      // used in fold_part()
+  std::size_t next_input_ = 0, next_fold_ = 0;  // the part to send, and the index in to_fold_
+  bool has_all_ = false;                        // this rank has said so
   bool needs_slot_ = false;
   std::vector<std::byte> kept_;        // A3: the result of an earlier attempt, or as A8 has it
   std::vector<int> kept_order_;        // the ranks whose vectors it is of; empty: none is kept
