@@ -22,8 +22,8 @@ using std::chrono::nanoseconds;
 
 // Whole vectors go to all ranks up to this length (docs/performance.md).
 constexpr std::size_t kShortBytes = 32 * 1024;
-// The vectors of a host are added up there from this length on.
-constexpr std::size_t kLeastByHost = 0;
+// From this length on the vectors of a host are added up there (docs/performance.md).
+constexpr std::size_t kLeastByHost = 128 * 1024;
 constexpr std::size_t kPartBytes = 1 << 20;
 constexpr std::size_t kMostParts = 1000;  // limited by the number of slots
 
