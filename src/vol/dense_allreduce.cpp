@@ -31,10 +31,10 @@ class DenseAllreduce::MessageOperand final : public dstorm::Operand {
   bool is_made_of_sums() const override {
     return !allreduce_.has_codec_ && allreduce_.folding_.is_made_of_sums(fold_);
   }
-  void add(std::byte* to, std::span<const std::byte* const> inputs, dstorm::ByteRange range,
-           std::size_t total) override {
+  void add_up(std::byte* to, std::span<const std::byte* const> inputs, dstorm::ByteRange range,
+              std::size_t total) override {
     take(inputs, range);
-    allreduce_.folding_.add(fold_, operands_, range, to, total);
+    allreduce_.folding_.add_up(fold_, operands_, range, to, total);
   }
   void copy_in(const std::byte* from, dstorm::ByteRange range) override {
     allreduce_.elements_.copy_in(from, range);

@@ -65,8 +65,8 @@ bool Folding::is_made_of_sums(const Fold& fold) const {
          (fold.kind() == Fold::Kind::kAvg && is_float);
 }
 
-void Folding::add(const Fold& fold, const Operands& operands, Elements::Range range, std::byte* to,
-                  std::size_t total) {
+void Folding::add_up(const Fold& fold, const Operands& operands, Elements::Range range,
+                     std::byte* to, std::size_t total) {
   this->fold(Fold::sum(), operands, range, to);
   if (total == 0 || fold.kind() != Fold::Kind::kAvg) return;
   if (elements_.dtype() == DType::kFloat32) {

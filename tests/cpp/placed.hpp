@@ -53,4 +53,9 @@ inline std::vector<int> hosts_of(int count, int ranks) {
   return hosts;
 }
 
+// Hosts of equally and of unequally many ranks, in order and dealt.
+inline std::vector<std::vector<int>> placements() {
+  return {hosts_of(2, 2), {0, 1, 0, 1}, {0, 0, 1, 1, 1, 2}, {0, 1, 2, 2, 1}, hosts_of(4, 4)};
+}
+
 }  // namespace testing_processes

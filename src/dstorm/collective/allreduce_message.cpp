@@ -37,7 +37,8 @@ bool Allreduce::read(int rank) {
   while (one.read < clock) {
     const int slot = one.reader.oldest(one.read, clock);
     if (slot < 0) {
-      // It has written to others. It does not begin that between its "have all" and "committed".
+      // Its clock has moved, so it has written to other ranks alone. These are parts, of this
+      // round, or of a later one if it has committed this one.
       one.came = std::max({one.came, round_, one.committed + 1});
       one.read = clock;
       break;
@@ -201,7 +202,7 @@ void Allreduce::fold_part(Operand& operand, std::size_t part, std::byte* to) {
   for (std::size_t place = 0; place < inputs.size(); ++place) {
     if (place == own_ || inputs[place] != nullptr) summands_.push_back(inputs[place]);
   }
-  operand.add(to, summands_, range_of(part), owner(part) == own_ ? order_.size() : 0);
+  operand.add_up(to, summands_, range_of(part), owner(part) == own_ ? order_.size() : 0);
 }
 
 bool Allreduce::say_have_all() {

@@ -10,7 +10,6 @@
 
 #include "dstorm/collective/allreduce.hpp"
 #include "placed.hpp"
-#include "vol/vol.hpp"
 
 namespace dstorm {
 namespace {
@@ -26,9 +25,6 @@ constexpr std::size_t kCount = 40'000;  // floats: long enough to be added up by
 constexpr int kRounds = 6;
 constexpr int kMostRanks = 16;
 const Operation kSum{1, "SUM"};
-
-const std::vector<std::vector<int>> kPlacements{
-    hosts_of(2, 2), {0, 1, 0, 1}, {0, 0, 1, 1, 1, 2}, {0, 1, 2, 2, 1}, hosts_of(4, 4)};
 
 enum class Step : std::uint8_t { kNone, kInput, kAdd, kFold, kWrite };
 
@@ -55,13 +51,13 @@ class Vector final : public Operand {
   }
   void fold(std::byte* to, std::span<const std::byte* const> inputs, ByteRange range) override {
     ++folds_;
-    add_up(to, inputs, range);
+    write_sum(to, inputs, range);
   }
   bool is_made_of_sums() const override { return is_sum_; }
-  void add(std::byte* to, std::span<const std::byte* const> inputs, ByteRange range,
-           std::size_t total) override {
+  void add_up(std::byte* to, std::span<const std::byte* const> inputs, ByteRange range,
+              std::size_t total) override {
     end_at(total == 0 ? Step::kAdd : Step::kFold);
-    add_up(to, inputs, range);
+    write_sum(to, inputs, range);
     if (total != 0) return;
     ++adds_;
     if (after_add_) after_add_();
@@ -73,7 +69,7 @@ class Vector final : public Operand {
   }
 
  private:
-  void add_up(std::byte* to, std::span<const std::byte* const> inputs, ByteRange range) {
+  void write_sum(std::byte* to, std::span<const std::byte* const> inputs, ByteRange range) {
     std::vector<float> sum(range.size() / sizeof(float));
     for (const std::byte* input : inputs) {
       const std::byte* const from = input == nullptr ? bytes() + range.begin : input;
@@ -139,148 +135,8 @@ int run_rounds(
   return 0;
 }
 
-// The collectors and the owner of each part together get the vector of each member once.
-TEST(Collectors, EveryVectorReachesEachOwnerOnce) {
-  for (const std::vector<int>& hosts : kPlacements) {
-    for (const std::size_t lost : {0, 1, 2}) {
-      const std::vector<int> left(hosts.begin(), hosts.end() - static_cast<long>(lost));
-      const Collectors collectors(left.size(), hosts.size(), left);
-      for (std::size_t part = 0; part < hosts.size(); ++part) {
-        std::vector<int> weights(left.size(), 1);  // of the vectors that a member has, in sum
-        for (const bool is_sum : {false, true}) {
-          for (std::size_t to = 0; to < left.size(); ++to) {
-            std::size_t senders = 0;
-            for (std::size_t from = 0; from < left.size(); ++from) {
-              if (!collectors.sends(from, part, to)) continue;
-              ++senders;
-              EXPECT_TRUE(left[from] == left[to] || collectors.owner(part) == to);
-              if ((collectors.of(part, from) == from) != is_sum) continue;
-              weights[to] += std::exchange(weights[from], 0);
-            }
-            if (collectors.of(part, to) == to) {
-              EXPECT_EQ(collectors.senders(part, to), senders);
-            } else {
-              EXPECT_EQ(senders, 0U);
-            }
-          }
-        }
-        EXPECT_EQ(weights[collectors.owner(part)], static_cast<int>(left.size()));
-      }
-    }
-  }
-}
-
-TEST(Collectors, MembersOfAHostTakeEqualTurns) {
-  for (const bool is_dealt : {false, true}) {
-    std::vector<int> hosts = hosts_of(4, 4);
-    for (std::size_t r = 0; is_dealt && r < 16; ++r) hosts[r] = static_cast<int>(r % 4);
-    const Collectors collectors(16, 16, hosts);
-    for (std::size_t member = 0; member < 16; ++member) {
-      int collected = 0;
-      for (std::size_t part = 0; part < 16; ++part) {
-        if (collectors.of(part, member) == member) ++collected;
-      }
-      EXPECT_EQ(collected, 1 + 12 / 4);
-    }
-  }
-}
-
-// Whole numbers add up exactly in any order. Every seventh element is checked, the last one too.
-template <class T>
-int check_folds(const std::shared_ptr<Group>& group, std::size_t count, const std::string& name) {
-  const auto value = [](int r, std::size_t i) {
-    return static_cast<T>(static_cast<int>((i * 7 + static_cast<std::size_t>(r) * 13) % 101) - 50);
-  };
-  std::vector<T> w(count);
-  vol::Dense<T> vector(group, {.name = name}, std::span(w));
-  for (const vol::Fold& fold : {vol::Fold::sum(), vol::Fold::avg(), vol::Fold::median()}) {
-    for (std::size_t i = 0; i < count; ++i) w[i] = value(group->rank(), i);
-    CHECK_THAT(vector.allreduce(fold).ranks.size() + 1 == static_cast<std::size_t>(group->size()));
-    for (std::size_t i = 0; i < count; i += 7) {
-      std::vector<T> all;
-      T sum = 0;
-      for (int r = 0; r < group->size(); ++r) {
-        all.push_back(value(r, i));
-        sum = static_cast<T>(sum + all.back());
-      }
-      std::ranges::sort(all);
-      const T middle = static_cast<T>(all[(all.size() - 1) / 2] + all[all.size() / 2]) / T{2};
-      const bool is_sum = fold.kind() == vol::Fold::Kind::kSum;
-      const bool is_avg = fold.kind() == vol::Fold::Kind::kAvg;
-      const T mean = sum / static_cast<T>(group->size());
-      CHECK_THAT(w[i] == (is_sum ? sum : is_avg ? mean : middle));
-    }
-  }
-  return 0;
-}
-
-TEST(AllreduceOfHosts, SumsAndMeansAreExactWhereTheyCanBe) {
-  for (const std::vector<int>& hosts : kPlacements) {
-    Job job(static_cast<int>(hosts.size()), [&](Bootstrap& bootstrap) {
-      const auto group = join_placed(bootstrap, hosts);
-      return check_folds<float>(group, kCount + 13, "f") ||
-             check_folds<double>(group, kCount + 6, "d") ||
-             check_folds<std::int32_t>(group, kCount + 27, "i") ||
-             check_folds<std::int64_t>(group, kCount + 20, "l");
-    });
-    expect_all_well(job);
-  }
-}
-
-// A sum of int32 wraps, and their mean is exact where their sum would wrap.
-TEST(AllreduceOfHosts, MeansAndSumsThatOverflowAreAsOnOneHost) {
-  for (const std::vector<int>& hosts : {kPlacements[2], kPlacements[3], {0, 0, 1, 1, 1, 2, 2}}) {
-    Job job(static_cast<int>(hosts.size()), [&](Bootstrap& bootstrap) {
-      const auto group = join_placed(bootstrap, hosts);
-      vol::Dense<float> floats(group, {.name = "f"}, kCount);
-      std::ranges::fill(floats.values(), 0.1F);
-      floats.allreduce(vol::Fold::avg());
-      vol::Dense<std::int32_t> ints(group, {.name = "i"}, kCount);
-      std::ranges::fill(ints.values(), 2'000'000'001);
-      ints.allreduce(vol::Fold::avg());
-      CHECK_THAT(std::ranges::all_of(ints.values(), [](auto v) { return v == 2'000'000'001; }));
-      ints.allreduce(vol::Fold::sum());
-      const auto sum = static_cast<std::int32_t>(static_cast<std::uint32_t>(group->size()) *
-                                                 std::uint32_t{2'000'000'001});
-      CHECK_THAT(std::ranges::all_of(ints.values(), [&](auto v) { return v == sum; }));
-      for (const float v : floats.values()) CHECK_THAT(std::abs(v - 0.1F) < 2e-8F);
-      return 0;
-    });
-    expect_all_well(job);
-  }
-}
-
-TEST(AllreduceOfHosts, AllRanksHaveTheSameBitsAndEveryRoundHasThem) {
-  for (const std::vector<int>& hosts : kPlacements) {
-    Shared<std::array<std::array<float, 64>, kMostRanks>> samples;
-    Job job(static_cast<int>(hosts.size()), [&](Bootstrap& bootstrap) {
-      const auto group = join_placed(bootstrap, hosts);
-      const auto rank = static_cast<std::size_t>(group->rank());
-      vol::Dense<float> vector(group, {.name = "w"}, kCount);
-      for (int round = 0; round < 4; ++round) {
-        std::minstd_rand random(static_cast<unsigned>(rank) + 1);
-        std::uniform_real_distribution<float> values(-1, 1);
-        for (float& v : vector.values()) v = values(random);
-        vector.allreduce(vol::Fold::avg());
-        for (std::size_t i = 0; i < 64; ++i) {
-          float& sample = (*samples)[rank][i];
-          const float v = vector.values()[i * (kCount / 64)];
-          CHECK_THAT(round == 0 || sample == v);
-          sample = v;
-        }
-      }
-      group->barrier();
-      for (std::size_t r = 0; r < hosts.size(); ++r) {
-        CHECK_THAT((*samples)[r] == (*samples)[rank]);
-      }
-      return 0;
-    });
-    expect_all_well(job);
-  }
-}
-
 TEST(AllreduceOfHosts, RanksThatAreFastAndSlowGetTheSumOfAllInEveryRound) {
-  for (const std::vector<int>& hosts : {kPlacements[1], kPlacements[2]}) {
+  for (const std::vector<int>& hosts : {std::vector{0, 1, 0, 1}, {0, 0, 1, 1, 1, 2}}) {
     Job job(static_cast<int>(hosts.size()), [&](Bootstrap& bootstrap) {
       const auto group = join_placed(bootstrap, hosts);
       Allreduce allreduce = make(group);
@@ -497,26 +353,6 @@ TEST(AllreduceOfHosts, RanksThatAreARoundAheadHaveASlotForEachSumOfTheirHost) {
   });
   expect_all_well(job);
   EXPECT_EQ(results->flags[4], 1);
-}
-
-TEST(AllreduceOfHosts, DifferentFoldsAreAnErrorOnEveryRankAndTheNextCallWorks) {
-  Job job(4, [](Bootstrap& bootstrap) {
-    const auto group = join_placed(bootstrap, hosts_of(2, 2));
-    for (const int odd : {0, 1, 2, 3}) {
-      std::vector<float> w(kCount, 1.0F);
-      vol::Dense<float> vector(group, {.name = "w" + std::to_string(odd)}, std::span(w));
-      try {
-        vector.allreduce(group->rank() == odd ? vol::Fold::median() : vol::Fold::avg());
-        return 1;
-      } catch (const ConfigError& error) {
-        CHECK_THAT(std::string(error.what()).find("different folds") != std::string::npos);
-      }
-      vector.allreduce(vol::Fold::sum());
-      CHECK_THAT(w[0] == 4.0F);
-    }
-    return 0;
-  });
-  expect_all_well(job);
 }
 
 }  // namespace
