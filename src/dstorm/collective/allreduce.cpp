@@ -234,6 +234,12 @@ void Allreduce::begin_attempt(const RankSet& members) {
     one.has_parts = false;
     one.has_all = false;
   });
+  share_out();
+  has_all_ = false;
+}
+
+// Works out which parts this rank sends, and which ones it folds.
+void Allreduce::share_out() {
   std::vector<int> hosts;  // empty: the vectors of a host are not added up there
   if (!is_whole() && may_add_ && bytes_ >= kLeastByHost) {
     for (int r : order_) hosts.push_back(state_.channel().host_of(r));
@@ -254,7 +260,6 @@ void Allreduce::begin_attempt(const RankSet& members) {
                         [this](std::size_t part) { return owner(part) != own_; });
   missing_inputs_ = std::accumulate(missing_.begin(), missing_.end(), std::size_t{0});
   missing_results_ = is_whole() ? 0 : parts_;
-  has_all_ = false;
 }
 
 // The last word is for ranks that cannot know the outcome by themselves (A4, A7). It is not urgent,

@@ -185,6 +185,7 @@ class Allreduce {
   void catch_up(const Deadline& deadline);
   void begin_round(const Operand& operand, std::uint32_t operation);
   void begin_attempt(const RankSet& members);
+  void share_out();
   void end_round(Operand& operand, const Operation& operation, const Deadline& deadline);
   void finish_round(Kind last_word);
   bool end_open_round(Operand& operand, const Operation& operation, const Deadline& deadline);
