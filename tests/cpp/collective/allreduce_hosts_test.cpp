@@ -209,7 +209,8 @@ TEST(AllreduceOfHosts, TwoVectorsLessTwoPartsLeaveAHostHoweverManyRanksItHas) {
     for (int host = 0; host < count; ++host) {
       double sum = 0;
       for (int r = 0; r < ranks; ++r) {
-        sum += static_cast<double>((*bytes)[static_cast<std::size_t>(host * ranks + r)]);
+        const int rank = host * ranks + r;
+        sum += static_cast<double>((*bytes)[static_cast<std::size_t>(rank)]);
       }
       const double vectors = sum / (kTimes * kLong * sizeof(float));
       EXPECT_GT(vectors, 2.0 * (count - 1) / count - 0.01);
