@@ -3,9 +3,9 @@
 // all-gather (MLlib*, section 4.2; Thakur, Rabenseifner and Gropp, "Optimization of Collective
 // Communication Operations in MPICH", 2005). Each rank writes each other rank that rank's part of
 // its vector. It then folds its own part of all vectors, and writes the result of that to all.
-// However many ranks there are, each writes two vectors less two parts. If the fold is made of sums,
-// the ranks of a host add their vectors up there first. Then 2 (H-1) / H vectors leave each of H
-// hosts. This file is the protocol; the caller decides what is folded.
+// However many ranks there are, each writes two vectors less two parts. If the fold is made of
+// sums, the ranks of a host add their vectors up there first. Then 2 (H-1) / H vectors leave each
+// of H hosts. This file is the protocol; the caller decides what is folded.
 //
 // A round consists of the calls that all ranks number alike (A9). It may take several attempts. An
 // attempt is identified by its members: at first all live ranks, later those that have not been
