@@ -25,15 +25,27 @@ class DenseAllreduce::MessageOperand final : public dstorm::Operand {
   }
   void fold(std::byte* to, std::span<const std::byte* const> inputs,
             dstorm::ByteRange range) override {
-    operands_.starts.assign(inputs.begin(), inputs.end());
-    operands_.origin = range.begin;
+    take(inputs, range);
     allreduce_.folding_.fold(fold_, operands_, range, to);
+  }
+  bool is_made_of_sums() const override {
+    return !allreduce_.has_codec_ && allreduce_.folding_.is_made_of_sums(fold_);
+  }
+  void add_up(std::byte* to, std::span<const std::byte* const> inputs, dstorm::ByteRange range,
+              std::size_t total) override {
+    take(inputs, range);
+    allreduce_.folding_.add_up(fold_, operands_, range, to, total);
   }
   void copy_in(const std::byte* from, dstorm::ByteRange range) override {
     allreduce_.elements_.copy_in(from, range);
   }
 
  private:
+  void take(std::span<const std::byte* const> inputs, dstorm::ByteRange range) {
+    operands_.starts.assign(inputs.begin(), inputs.end());
+    operands_.origin = range.begin;
+  }
+
   const DenseAllreduce& allreduce_;
   const Fold& fold_;
   Folding::Operands operands_;

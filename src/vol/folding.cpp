@@ -3,6 +3,15 @@
 #include <algorithm>
 
 namespace vol {
+namespace {
+
+template <class T>
+void divide(std::byte* at, std::size_t bytes, std::size_t by) {
+  auto* const values = reinterpret_cast<T*>(at);
+  for (std::size_t i = 0; i < bytes / sizeof(T); ++i) values[i] /= static_cast<T>(by);
+}
+
+}  // namespace
 
 bool is_shareable(const Fold& fold) {
   return fold.kind() == Fold::Kind::kAvg || fold.kind() == Fold::Kind::kSum ||
@@ -46,6 +55,25 @@ void Folding::fold(const Fold& fold, const Operands& operands, Elements::Range r
       to == nullptr || std::ranges::find(operands.starts, nullptr) != operands.starts.end();
   if (uses_own) return elements_.visit(range, fold_stretch);
   fold_stretch(nullptr, range.size(), range.begin);
+}
+
+bool Folding::is_made_of_sums(const Fold& fold) const {
+  const DType dtype = elements_.dtype();
+  const bool is_float = dtype == DType::kFloat32 || dtype == DType::kFloat64;
+  const bool is_int = dtype == DType::kInt32 || dtype == DType::kInt64;
+  return (fold.kind() == Fold::Kind::kSum && (is_float || is_int)) ||
+         (fold.kind() == Fold::Kind::kAvg && is_float);
+}
+
+void Folding::add_up(const Fold& fold, const Operands& operands, Elements::Range range,
+                     std::byte* to, std::size_t total) {
+  this->fold(Fold::sum(), operands, range, to);
+  if (total == 0 || fold.kind() != Fold::Kind::kAvg) return;
+  if (elements_.dtype() == DType::kFloat32) {
+    divide<float>(to, range.size(), total);
+  } else {
+    divide<double>(to, range.size(), total);
+  }
 }
 
 }  // namespace vol

@@ -44,6 +44,14 @@ class Folding {
   // vector. If `to` is null, folds into this rank's elements.
   void fold(const Fold& fold, const Operands& operands, Elements::Range range, std::byte* to);
 
+  // Whether add_up() makes the fold of sums of some operands. A mean of integers, and folds of
+  // halves, round once at the end, from sums that are wider than the elements.
+  bool is_made_of_sums(const Fold& fold) const;
+  // As fold(), of operands that may be sums. `total`: how many vectors they are made of, if those
+  // are all; if it is 0, the result is a sum for a later add_up().
+  void add_up(const Fold& fold, const Operands& operands, Elements::Range range, std::byte* to,
+              std::size_t total);
+
  private:
   const Elements& elements_;
   Operands operands_;

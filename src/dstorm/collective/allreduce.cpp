@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "dstorm/segment/agreement.hpp"
 #include "dstorm/segment/parts.hpp"
@@ -21,6 +22,8 @@ using std::chrono::nanoseconds;
 
 // Whole vectors go to all ranks up to this length (docs/performance.md).
 constexpr std::size_t kShortBytes = 32 * 1024;
+// From this length on the vectors of a host are added up there (docs/performance.md).
+constexpr std::size_t kLeastByHost = 128 * 1024;
 constexpr std::size_t kPartBytes = 1 << 20;
 constexpr std::size_t kMostParts = 1000;  // limited by the number of slots
 
@@ -100,7 +103,7 @@ const std::vector<int>& Allreduce::run(Operand& operand, const Operation& operat
     number_ = round_;
     return order_;
   }
-  begin_round(operation.code);
+  begin_round(operand, operation.code);
   end_round(operand, operation, deadline);
   return order_;
 }
@@ -200,15 +203,16 @@ void Allreduce::catch_up(const Deadline& deadline) {
   state_.wait(has_word, deadline.left(), lacks, [] { return -1; });
 }
 
-void Allreduce::begin_round(std::uint32_t operation) {
+void Allreduce::begin_round(const Operand& operand, std::uint32_t operation) {
   round_ = number_;
   operation_ = operation;
+  may_add_ = operand.is_made_of_sums();
   disagreed_ = has_given_up_ = false;
   kept_order_.clear();
   RankSet live(state_.group().size());
   for (int r = 0; r < state_.group().size(); ++r) {
     Peer& one = peer(r);
-    one.has_come = one.gave_up = one.was_interrupted = false;
+    one.gave_up = one.was_interrupted = false;
     if (state_.is_live(r)) live.add(r);
   }
   live.add(state_.group().rank());
@@ -230,17 +234,32 @@ void Allreduce::begin_attempt(const RankSet& members) {
     one.has_parts = false;
     one.has_all = false;
   });
+  share_out();
+  has_all_ = false;
+}
+
+// Works out which parts this rank sends, and which ones it folds.
+void Allreduce::share_out() {
+  std::vector<int> hosts;  // empty: the vectors of a host are not added up there
+  if (!is_whole() && may_add_ && bytes_ >= kLeastByHost) {
+    for (int r : order_) hosts.push_back(state_.channel().host_of(r));
+  }
+  collectors_ = Collectors(order_.size(), parts_, hosts);
   inputs_.assign(parts_ * order_.size(), nullptr);
   results_.assign(parts_, nullptr);
   next_input_ = others_.empty() ? parts_ : 0;
-  next_own_ = is_whole() ? parts_ : own_;
-  std::size_t own_parts = 0;
-  for (std::size_t part = 0; part < parts_; ++part) {
-    if (is_whole() || owner(part) == own_) ++own_parts;
+  next_fold_ = 0;
+  to_fold_.clear();
+  missing_.assign(parts_, is_whole() ? others_.size() : 0);
+  for (std::size_t part = 0; part < parts_ && !is_whole(); ++part) {
+    if (!is_collected_here(part)) continue;
+    missing_[part] = collectors_.senders(part, own_);
+    to_fold_.push_back(part);
   }
-  missing_inputs_ = own_parts * others_.size();
+  std::stable_partition(to_fold_.begin(), to_fold_.end(),
+                        [this](std::size_t part) { return owner(part) != own_; });
+  missing_inputs_ = std::accumulate(missing_.begin(), missing_.end(), std::size_t{0});
   missing_results_ = is_whole() ? 0 : parts_;
-  has_all_ = false;
 }
 
 // The last word is for ranks that cannot know the outcome by themselves (A4, A7). It is not urgent,
@@ -375,7 +394,7 @@ bool Allreduce::has_failed() const {
 std::vector<int> Allreduce::late() const {
   std::vector<int> ranks;
   for (int r : others_) {
-    if (!peer(r).has_come) ranks.push_back(r);
+    if (!has_come(r)) ranks.push_back(r);
   }
   // Of ranks that have come, those that owe this one the earliest step: the others may be late only
   // because they wait for these.
@@ -389,8 +408,8 @@ std::vector<int> Allreduce::late() const {
   };
   pick([this](std::size_t place) {
     for (std::size_t part = 0; part < parts_; ++part) {
-      const bool is_own = is_whole() || owner(part) == own_;
-      if (is_own && inputs_[part * order_.size() + place] == nullptr) return true;
+      const bool is_due = is_whole() || collectors_.sends(place, part, own_);
+      if (is_due && inputs_[part * order_.size() + place] == nullptr) return true;
     }
     return false;
   });

@@ -3,15 +3,20 @@
 // all-gather (MLlib*, section 4.2; Thakur, Rabenseifner and Gropp, "Optimization of Collective
 // Communication Operations in MPICH", 2005). Each rank writes each other rank that rank's part of
 // its vector. It then folds its own part of all vectors, and writes the result of that to all.
-// However many ranks there are, each writes two vectors less two parts. This file is the protocol;
-// the caller decides what is folded.
+// However many ranks there are, each writes two vectors less two parts. If the fold is made of
+// sums, the ranks of a host add their vectors up there first. Then 2 (H-1) / H vectors leave each
+// of H hosts. This file is the protocol; the caller decides what is folded.
 //
 // A round consists of the calls that all ranks number alike (A9). It may take several attempts. An
 // attempt is identified by its members: at first all live ranks, later those that have not been
 // lost meanwhile (A2). An attempt has three steps:
-//   1  Each member writes each other member the part that the other is to fold.
-//   2  A member that has its part of all vectors folds it in rank order, and writes the result to
-//      all.
+//   1  Each member writes each other member the part that the other is to fold. If vectors are
+//      added up by host, a member writes each part to the member of its own host that collects it
+//      (collectors.hpp). On the owner's host that is the owner. On another host the collector adds
+//      up the part of all members there, once it has it from all, and writes the owner the sum.
+//   2  A member that has its part of all vectors, or of those of its host and the sums of all other
+//      hosts, folds it in rank order, and writes the result to all. A sum has the place of its
+//      sender.
 //   3  A member that has all parts of the result says "have all". A member that has heard "have
 //      all" from all members commits: it writes its vector, and says "committed".
 // Two members write each other whole vectors instead; each folds both by itself, and commits if the
@@ -19,10 +24,13 @@
 // than two members write each other whole vectors too, since sending as many bytes again costs less
 // than one more wait; but they still take step 3.
 //
-// Invariants. tests/cpp/collective/allreduce_test.cpp fails without any of them.
+// Invariants. tests/cpp/collective/allreduce_test.cpp fails without any of them, and
+// allreduce_hosts_test.cpp without what they say of sums.
 //  A1 A message carries its round and the members of its attempt, and a part counts only in an
 //     attempt with the same round and members. So all parts of a result are made of the vectors of
-//     exactly its members.
+//     exactly its members. The members, their hosts, the length and the operation alone say which
+//     member collects which part, and whether a part is a vector's or a sum; all members know these
+//     alike, since a rank takes no part from a rank whose operation differs.
 //  A2 During a round a rank's set of members only shrinks. It loses ranks that have died, left,
 //     closed the vector or been evicted; the rank has read everything that arrived from such a rank
 //     before it goes on without it. It also loses ranks that another member has lost in this way. A
@@ -48,6 +56,11 @@
 //     as many where whole vectors are exchanged, plus two. That is enough for a rank in the next
 //     round while others are still deciding on this one: they have released the parts they have
 //     folded, and hold its part of the result, its "have all" and its "committed".
+//     Sums take no slots of their own: a member sends each part once in an attempt, as its vector's
+//     or, if it collects the part, as the sum or the result. Nothing waits in a circle: a member
+//     sends all parts of its vector before it sends a sum, and all its sums before it sends a
+//     result; a sum waits only for parts of vectors, and a result only for these and for sums. So
+//     what a rank releases after its folds also comes before any part of the result.
 //  A7 A rank whose call fails says so, and the calls of all ranks that have not committed by then
 //     fail too.
 //  A8 A rank may give up (its time limit, an interrupt) when it has said "have all", or has written
@@ -79,6 +92,7 @@
 
 #include "dstorm/collective/allreduce_message.hpp"
 #include "dstorm/collective/byte_range.hpp"
+#include "dstorm/collective/collectors.hpp"
 #include "dstorm/host/wait.hpp"
 #include "dstorm/segment.hpp"
 #include "dstorm/segment/state.hpp"
@@ -95,6 +109,13 @@ class Operand {
   // Folds [begin, end) of all vectors into `to`, or into this rank's vector if `to` is null.
   // `inputs` has, by rank, the address at which the range begins; null for this rank's own.
   virtual void fold(std::byte* to, std::span<const std::byte* const> inputs, ByteRange range) = 0;
+  // Whether the fold of all vectors can be made of sums of some of them, by add_up().
+  virtual bool is_made_of_sums() const { return false; }
+  // Adds up [begin, end) of vectors, and of sums of vectors, into `to`. `inputs` has an address for
+  // each, as for fold(). If `total` is 0, the result is a sum for a later add_up(); otherwise it is
+  // the fold of all vectors, which are so many.
+  virtual void add_up(std::byte* /*to*/, std::span<const std::byte* const> /*inputs*/,
+                      ByteRange /*range*/, std::size_t /*total*/) {}
   // Copies a part of the result into this rank's vector.
   virtual void copy_in(const std::byte* from, ByteRange range) = 0;
 };
@@ -150,8 +171,8 @@ class Allreduce {
     std::uint64_t inputs_end = 0;  // those up to this one can go once this rank has folded
     std::uint64_t committed = 0;
     std::uint64_t beyond = 0;  // the last round of it that was later than this rank's
+    std::uint64_t came = 0;    // the last round to which it is known to have come
     bool has_parts = false;    // of this attempt
-    bool has_come = false;     // to this round, or a later one
     bool has_all = false;
     bool gave_up = false;
     bool was_interrupted = false;
@@ -165,8 +186,9 @@ class Allreduce {
   };
 
   void catch_up(const Deadline& deadline);
-  void begin_round(std::uint32_t operation);
+  void begin_round(const Operand& operand, std::uint32_t operation);
   void begin_attempt(const RankSet& members);
+  void share_out();
   void end_round(Operand& operand, const Operation& operation, const Deadline& deadline);
   void finish_round(Kind last_word);
   bool end_open_round(Operand& operand, const Operation& operation, const Deadline& deadline);
@@ -180,7 +202,8 @@ class Allreduce {
 
   bool advance(Operand& operand);
   bool send_inputs(Operand& operand);
-  bool fold_own_parts(Operand& operand);
+  bool fold_parts(Operand& operand);
+  void fold_part(Operand& operand, std::size_t part, std::byte* to);
   bool say_have_all();
   bool say_gave_up();
   int claim();
@@ -205,7 +228,9 @@ class Allreduce {
     for (int r : others_) visit(r, peer(r));
   }
 
-  std::size_t owner(std::size_t part) const { return part % order_.size(); }  // index in order_
+  bool has_come(int rank) const { return peer(rank).came >= round_; }
+  std::size_t owner(std::size_t part) const { return collectors_.owner(part); }  // index in order_
+  bool is_collected_here(std::size_t part) const { return collectors_.of(part, own_) == own_; }
   bool is_whole() const { return !is_shared_out_ || order_.size() <= 2; }
   bool needs_agreement() const { return order_.size() > 2; }
   bool has_agreed() const;
@@ -239,11 +264,17 @@ class Allreduce {
   RankSet rest_;                     // those of them that are not lost
   std::vector<int> order_, others_;  // members_, with and without this rank, sorted
   std::size_t own_ = 0;              // index of this rank in order_
+  bool may_add_ = false;             // this round: Operand::is_made_of_sums()
+  Collectors collectors_{1, 0};      // of the attempt
   // Addresses of parts in slots: of vectors, by part and index of the member; and of the result.
   std::vector<const std::byte*> inputs_, results_;
-  std::size_t missing_inputs_ = 0, missing_results_ = 0;
-  std::size_t next_input_ = 0, next_own_ = 0;  // the parts to send next
-  bool has_all_ = false;                       // this rank has said so
+  std::vector<std::size_t> missing_;  // by part: of the inputs that are due here
+  std::size_t missing_inputs_ = 0, missing_results_ = 0;  // of all parts
+  // The parts to fold here, in this order: those to be sent on as sums (A6), then this rank's own.
+  std::vector<std::size_t> to_fold_;
+  std::vector<const std::byte*> summands_;      // used in fold_part()
+  std::size_t next_input_ = 0, next_fold_ = 0;  // the part to send, and the index in to_fold_
+  bool has_all_ = false;                        // this rank has said so
   bool needs_slot_ = false;
   std::vector<std::byte> kept_;        // A3: the result of an earlier attempt, or as A8 has it
   std::vector<int> kept_order_;        // the ranks whose vectors it is of; empty: none is kept

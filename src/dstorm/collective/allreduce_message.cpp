@@ -37,6 +37,9 @@ bool Allreduce::read(int rank) {
   while (one.read < clock) {
     const int slot = one.reader.oldest(one.read, clock);
     if (slot < 0) {
+      // Its clock has moved, so it has written to other ranks alone. These are parts, of this
+      // round, or of a later one if it has committed this one.
+      one.came = std::max({one.came, round_, one.committed + 1});
       one.read = clock;
       break;
     }
@@ -83,13 +86,12 @@ bool Allreduce::take(const Received& received) {
   Peer& one = peer(received.rank);
   const AllreduceHead& head = received.message.head;
   one.committed = std::max(one.committed, head.committed);
+  one.came = head.round;
   if (head.round > round_) {
-    one.has_come = true;
     one.beyond = head.round;
     return false;
   }
   if (head.round < round_) return true;
-  one.has_come = true;
   if (head.kind == Kind::kGaveUp || head.kind == Kind::kInterrupted ||
       head.kind == Kind::kDisagreed) {
     one.gave_up = true;
@@ -97,8 +99,9 @@ bool Allreduce::take(const Received& received) {
     disagreed_ = disagreed_ || head.kind == Kind::kDisagreed;
     return true;
   }
+  // Its sender may also share out the folding in another way.
   disagreed_ = disagreed_ || head.operation != operation_;
-  if (head.kind == Kind::kCommitted) return true;
+  if (disagreed_ || head.kind == Kind::kCommitted) return true;
   if (!received.message.members.includes(members_)) {
     rest_.keep_only(received.message.members);  // A2
     return false;
@@ -118,7 +121,7 @@ void Allreduce::take_part(const Received& received) {
       static_cast<std::size_t>(std::ranges::lower_bound(order_, received.rank) - order_.begin());
   const bool is_known = part < parts_ && received.message.head.kind == Kind::kPart &&
                         received.part_bytes == range_of(part).end - range_of(part).begin;
-  const bool is_input = is_known && (is_whole() || owner(part) == own_);
+  const bool is_input = is_known && (is_whole() || collectors_.sends(place, part, own_));
   const std::byte** to = nullptr;
   if (is_input) {
     to = &inputs_of(part)[place];
@@ -133,7 +136,10 @@ void Allreduce::take_part(const Received& received) {
   *to = received.part;
   --(is_input ? missing_inputs_ : missing_results_);
   peer(received.rank).has_parts = true;
-  if (is_input) peer(received.rank).inputs_end = received.iteration;
+  if (is_input) {
+    --missing_[part];
+    peer(received.rank).inputs_end = received.iteration;
+  }
   stats_.bytes_in += received.part_bytes;
 }
 
@@ -142,7 +148,7 @@ void Allreduce::take_part(const Received& received) {
 // Returns whether it made progress; if not, there is something to wait for.
 bool Allreduce::advance(Operand& operand) {
   needs_slot_ = false;
-  const bool has_moved = send_inputs(operand) || fold_own_parts(operand) || say_have_all() ||
+  const bool has_moved = send_inputs(operand) || fold_parts(operand) || say_have_all() ||
                          (has_given_up_ && say_gave_up());
   if (is_undelivered_) deliver();
   return has_moved;
@@ -151,40 +157,52 @@ bool Allreduce::advance(Operand& operand) {
 bool Allreduce::send_inputs(Operand& operand) {
   bool has_sent = false;
   for (; next_input_ < parts_; ++next_input_) {
-    if (!is_whole() && owner(next_input_) == own_) continue;
+    if (!is_whole() && is_collected_here(next_input_)) continue;
     const int slot = claim();
     if (slot < 0) break;
     const ByteRange range = range_of(next_input_);
     operand.copy_out(writer_.payload(slot) + head_bytes_, range);
-    const std::span<const int> to(is_whole() ? others_.data() : &order_[owner(next_input_)],
-                                  is_whole() ? others_.size() : 1);
+    const std::span<const int> to(
+        is_whole() ? others_.data() : &order_[collectors_.of(next_input_, own_)],
+        is_whole() ? others_.size() : 1);
     publish(slot, Kind::kPart, next_input_, range.end - range.begin, to);
     has_sent = true;
   }
   return has_sent;
 }
 
-bool Allreduce::fold_own_parts(Operand& operand) {
+bool Allreduce::fold_parts(Operand& operand) {
   bool has_folded = false;
-  while (next_input_ == parts_ && missing_inputs_ == 0 && next_own_ < parts_) {
-    const int slot = claim();
+  for (; next_input_ == parts_ && next_fold_ < to_fold_.size(); has_folded = true) {
+    const std::size_t part = to_fold_[next_fold_];
+    const int slot = missing_[part] == 0 ? claim() : -1;
     if (slot < 0) break;
-    const ByteRange range = range_of(next_own_);
     std::byte* const to = writer_.payload(slot) + head_bytes_;
-    operand.fold(to, inputs_of(next_own_), range);
+    fold_part(operand, part, to);
     state_.group().check_standing();  // else the folded bytes may have changed meanwhile
-    results_[next_own_] = to;
-    --missing_results_;
-    const std::size_t part = next_own_;
-    next_own_ += order_.size();
     // Released before the message is published, so that the message carries word of it.
-    if (next_own_ >= parts_) {
+    if (++next_fold_ == to_fold_.size()) {
       each_other([this](int r, const Peer& one) { release(r, one.inputs_end); });
     }
-    publish(slot, Kind::kPart, part, range.end - range.begin, others_);
-    has_folded = true;
+    const bool is_result = owner(part) == own_;
+    if (is_result) {
+      results_[part] = to;
+      --missing_results_;
+    }
+    publish(slot, Kind::kPart, part, range_of(part).size(),
+            is_result ? std::span<const int>(others_) : std::span(&order_[owner(part)], 1));
   }
   return has_folded;
+}
+
+void Allreduce::fold_part(Operand& operand, std::size_t part, std::byte* to) {
+  const std::span<const std::byte* const> inputs = inputs_of(part);
+  if (!collectors_.are_by_host()) return operand.fold(to, inputs, range_of(part));
+  summands_.clear();
+  for (std::size_t place = 0; place < inputs.size(); ++place) {
+    if (place == own_ || inputs[place] != nullptr) summands_.push_back(inputs[place]);
+  }
+  operand.add_up(to, summands_, range_of(part), owner(part) == own_ ? order_.size() : 0);
 }
 
 bool Allreduce::say_have_all() {

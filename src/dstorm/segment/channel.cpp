@@ -162,6 +162,7 @@ bool Channel::make_room() noexcept {
   return engine_ != nullptr && engine_->make_room(*attachment_);
 }
 
+int Channel::host_of(int rank) const { return control_.host_of(rank); }
 const std::vector<int>& Channel::locals() const noexcept { return control_.locals(); }
 
 int Channel::pidfd(int rank) const noexcept { return control_.pidfd(rank); }

@@ -75,6 +75,8 @@ class Channel {
   // The ranks of this host, this one included, sorted. A descriptor that is readable when the
   // process of such a rank has ended; -1 for this rank.
   const std::vector<int>& locals() const noexcept;
+  // A number of the host of a rank, the same on all ranks, and for as long as the group lives.
+  int host_of(int rank) const;
   int pidfd(int rank) const noexcept;
 
  private:
