@@ -16,7 +16,7 @@ using testing_processes::placements;
 // The collectors and the owner of each part together get the vector of each member once.
 TEST(Collectors, EveryVectorReachesEachOwnerOnce) {
   for (const std::vector<int>& hosts : placements()) {
-    for (const std::size_t lost : {0, 1, 2}) {
+    for (const std::size_t lost : {0UL, 1UL, 2UL}) {
       const std::vector<int> left(hosts.begin(), hosts.end() - static_cast<long>(lost));
       const Collectors collectors(left.size(), hosts.size(), left);
       for (std::size_t part = 0; part < hosts.size(); ++part) {
