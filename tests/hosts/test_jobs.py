@@ -193,7 +193,7 @@ def test_stopped_rank_is_left_out_and_learns_so(hosts: Hosts) -> None:
 
 
 def test_ranks_beside_stopped_ones_stay_in_the_job(hosts: Hosts) -> None:
-    """Of two hosts the first two are stopped, which the first rank of the third host calls first."""
+    """Of two hosts the first two are stopped, which the first rank of the other calls in turn."""
     body = ROUNDS.replace("timeout=30", "timeout=30, silence=1")
     job = HostJob(hosts, body, "--keep-going", ranks=5, patience=30.0)
     job.await_told("underway")
@@ -370,6 +370,7 @@ malt.barrier()
     for told in job.finish():
         assert all(values == list(range(10)) for values in told["seen"].values())
         assert told["seconds"] > 1  # 2 MB at least have gone through
+
 
 @pytest.mark.parametrize(
     "megabytes",
