@@ -133,15 +133,17 @@ def interrupts_of_rank_0(
         key = f"{name} {at}"
         jobs.meet(f"{key} begins")
         moments = Moments(at, within, raised=raised)
-        errors, has_made, made = [], False, None
+        errors, made = [], None
+        has_made = had_made = False
         while not has_made or not _is_enough(f"{key} ends"):
             assert len(errors) < _MOST_ERRORS, errors
-            has_made, made = False, None
             try:
                 made = moments.run(call) if is_first and not moments.where else call()
-                has_made = True
+                has_made = had_made = True
             except (KeyboardInterrupt, AlarmError, malt.Error) as error:
                 errors.append(error.with_traceback(None))
+                # This rank had made it, and rank 0 was only slow to say that it had made it too.
+                has_made = had_made and jobs.flag_is_up(f"{key} ends")
             if is_first and has_made:
                 jobs.raise_flag(f"{key} ends")
                 if not moments.where:

@@ -141,7 +141,7 @@ def test_ranks_of_a_lost_node_are_replaced_on_another(
     await_alive(training, 0, 1, 2, 3)
     training.launchers[1].kill()
     await_alive(training, 0, 1)
-    assert "node 1 is lost" in training.output_of(0)
+    assert wait_until(lambda: "node 1 is lost" in training.output_of(0))
     assert training.scale_by(0, 4) == "malt scale: started: ranks 2, 3\n"
     await_alive(training, 0, 1, 2, 3)
     assert [training.told(rank)["node_rank"] for rank in range(4)] == [0] * 4

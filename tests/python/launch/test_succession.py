@@ -105,7 +105,7 @@ def test_a_rank_rejoins_after_the_death_of_node_0(
     assert training.told(3)["start"] > 0  # where the other one was
     assert training.finish(1) == [1]  # for the loss of node 0
     assert [training.told(rank)["lost"] for rank in (2, 3)] == [0, 0]
-    assert "node 0 is lost" in training.output_of(1)
+    assert wait_until(lambda: "node 0 is lost" in training.output_of(1))
 
 
 def test_nodes_die_one_after_the_other(trainings: list[Training], directory: Path) -> None:
