@@ -192,15 +192,17 @@ def test_stopped_rank_is_left_out_and_learns_so(hosts: Hosts) -> None:
     assert job.told(3)["out"].says("rank 3 was evicted from the job", "for 1 s")
 
 
-def test_ranks_beside_stopped_ones_stay_in_the_job(hosts: Hosts) -> None:
+@pytest.mark.parametrize("apart", [0, 0.4])
+def test_ranks_beside_stopped_ones_stay_in_the_job(hosts: Hosts, apart: float) -> None:
     """Of two hosts the first two are stopped, which the first rank of the other calls in turn."""
     body = ROUNDS.replace("timeout=30", "timeout=30, silence=1")
     job = HostJob(hosts, body, "--keep-going", ranks=5, patience=30.0)
     job.await_told("underway")
-    stopped = {5, 6, 10, 11}
+    stopped = [5, 10, 6, 11]
     for rank in stopped:
         hosts.run(rank // 5, "kill", "-STOP", str(job.told(rank)["pid"]))
-    survivors = set(range(15)) - stopped
+        time.sleep(apart if rank == 10 else 0)
+    survivors = set(range(15)) - set(stopped)
     job.await_told("barrier", ranks=survivors)
     for rank in survivors:
         assert set(job.told(rank)["alive"]) == survivors

@@ -44,11 +44,13 @@ std::size_t parts_of(std::size_t bytes, std::size_t ranks) {
 }
 
 // A6. Each of two ranks sends its vector and nothing else, unless it gives up. For whole vectors
-// the slots hold those of two attempts, in case the first one has been committed after all.
+// the slots hold those of two attempts, in case the first one has been committed after all. The
+// last slot is for word of a call that fails while others still hold all messages of the call
+// before.
 std::size_t slots_for(std::size_t bytes, std::size_t ranks) {
   const std::size_t parts = parts_of(bytes, ranks);
   if (ranks == 2) return parts + 1;
-  return (is_shared_out(bytes, ranks) ? parts : 2 * parts) + 2;
+  return (is_shared_out(bytes, ranks) ? parts : 2 * parts) + 3;
 }
 
 SegmentOptions segment_options(const std::string& name, std::string kind, std::size_t slot_bytes,
@@ -120,7 +122,7 @@ void Allreduce::end_round(Operand& operand, const Operation& operation, const De
     return ranks.empty() ? -1 : ranks.front();
   };
   is_open_ = true;
-  gave_up_as_ = Kind::kInterrupted;
+  bool is_late = false;
   try {
     look();
     while (!commit(operand)) {
@@ -128,6 +130,7 @@ void Allreduce::end_round(Operand& operand, const Operation& operation, const De
       if (has_failed()) {
         is_open_ = false;
         state_.group().check_open();  // it may have moved to another group
+        is_late = true;
         throw_timeout(deadline.limit());
       }
       if (rest_ != members_) {
@@ -136,8 +139,10 @@ void Allreduce::end_round(Operand& operand, const Operation& operation, const De
         look();
       } else if (!advance(operand)) {
         const auto lack = [this] { return lacks(late()); };
-        if (!state_.wait(may_go_on, deadline.left(), lack, missing))
+        if (!state_.wait(may_go_on, deadline.left(), lack, missing)) {
+          is_late = true;
           throw_timeout(deadline.limit());
+        }
         if (is_made_anew()) throw BegunAnew(name_ + ": a rank makes its memory anew");
       }
     }
@@ -145,6 +150,7 @@ void Allreduce::end_round(Operand& operand, const Operation& operation, const De
     is_open_ = false;
     throw;
   } catch (...) {
+    if (!is_late && interrupted_ < 0) interrupted_ = state_.group().rank();
     is_open_ = is_open_ && !disagreed_ && may_be_committed();
     if (is_open_ && has_all_) keep_result(operand);
     if (is_open_) {
@@ -208,11 +214,12 @@ void Allreduce::begin_round(const Operand& operand, std::uint32_t operation) {
   operation_ = operation;
   may_add_ = operand.is_made_of_sums();
   disagreed_ = has_given_up_ = false;
+  interrupted_ = -1;
   kept_order_.clear();
   RankSet live(state_.group().size());
   for (int r = 0; r < state_.group().size(); ++r) {
     Peer& one = peer(r);
-    one.gave_up = one.was_interrupted = false;
+    one.gave_up = false;
     if (state_.is_live(r)) live.add(r);
   }
   live.add(state_.group().rank());
@@ -428,12 +435,11 @@ std::string Allreduce::lacks(const std::vector<int>& ranks) const {
          (ranks.empty() ? "another rank gave up waiting" : describe_ranks(ranks) + " did not come");
 }
 
-void Allreduce::throw_timeout(nanoseconds limit) {
-  gave_up_as_ = Kind::kGaveUp;
+void Allreduce::throw_timeout(nanoseconds limit) const {
   std::vector<int> givers, interrupted;
   for (int r : others_) {
-    if (gave_up(r)) givers.push_back(r);
-    if (peer(r).was_interrupted) interrupted.push_back(r);
+    if (gave_up(r) || r == interrupted_) givers.push_back(r);
+    if (r == interrupted_) interrupted.push_back(r);
   }
   throw lateness(name_, late(), givers, interrupted, limit);
 }

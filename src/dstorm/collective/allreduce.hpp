@@ -53,9 +53,10 @@
 //     the messages after them when the attempt is over. They release at once every message that is
 //     of no use any more. A rank reads the messages of another in order, and none beyond the first
 //     that belongs to a later round or to fewer members. There are as many slots as parts, or twice
-//     as many where whole vectors are exchanged, plus two. That is enough for a rank in the next
+//     as many where whole vectors are exchanged, plus three. That is enough for a rank in the next
 //     round while others are still deciding on this one: they have released the parts they have
-//     folded, and hold its part of the result, its "have all" and its "committed".
+//     folded, and hold its part of the result, its "have all" and its "committed". It has sent
+//     all parts but that of its result, and has a slot left to say that its call fails (A7).
 //     Sums take no slots of their own: a member sends each part once in an attempt, as its vector's
 //     or, if it collects the part, as the sum or the result. Nothing waits in a circle: a member
 //     sends all parts of its vector before it sends a sum, and all its sums before it sends a
@@ -175,7 +176,6 @@ class Allreduce {
     bool has_parts = false;    // of this attempt
     bool has_all = false;
     bool gave_up = false;
-    bool was_interrupted = false;
   };
   struct Received {  // a message of another rank
     int rank;
@@ -221,7 +221,7 @@ class Allreduce {
   bool gave_up(int rank) const { return peer(rank).gave_up || is_beyond(peer(rank)); }
   std::vector<int> late() const;
   std::string lacks(const std::vector<int>& ranks) const;
-  [[noreturn]] void throw_timeout(std::chrono::nanoseconds limit);
+  [[noreturn]] void throw_timeout(std::chrono::nanoseconds limit) const;
   void release(int rank, std::uint64_t iteration);
   template <class Visit>
   void each_other(Visit&& visit) {
@@ -281,7 +281,7 @@ class Allreduce {
   bool is_open_ = false;               // A8: the last call has left its round
   bool has_given_up_ = false;          // A8: an earlier call has left this round
   std::uint64_t said_gave_up_ = 0;     // the last round of which this rank has said so
-  Kind gave_up_as_ = Kind::kGaveUp;    // how the last call that failed did
+  int interrupted_ = -1;               // the rank whose interrupt is known to have ended the round
   std::vector<std::byte> given_;       // the vector of the open round
   std::vector<int> ended_;             // used in look()
   bool is_undelivered_ = false;        // something has been published and not been sent

@@ -92,10 +92,11 @@ bool Allreduce::take(const Received& received) {
     return false;
   }
   if (head.round < round_) return true;
-  if (head.kind == Kind::kGaveUp || head.kind == Kind::kInterrupted ||
-      head.kind == Kind::kDisagreed) {
+  if (head.kind == Kind::kGaveUp || head.kind == Kind::kDisagreed) {
     one.gave_up = true;
-    one.was_interrupted = head.kind == Kind::kInterrupted;
+    if (head.part > 0 && static_cast<int>(head.part) <= state_.group().size()) {
+      interrupted_ = static_cast<int>(head.part) - 1;
+    }
     disagreed_ = disagreed_ || head.kind == Kind::kDisagreed;
     return true;
   }
@@ -220,7 +221,7 @@ bool Allreduce::say_gave_up() {
   if (said_gave_up_ == round_ || others_.empty()) return false;
   const int slot = claim();
   if (slot < 0) return false;
-  publish(slot, gave_up_as_, 0, 0, others_);
+  publish(slot, Kind::kGaveUp, static_cast<std::size_t>(interrupted_ + 1), 0, others_);
   said_gave_up_ = round_;
   return true;
 }

@@ -49,18 +49,17 @@ class RankSet {
 
 struct AllreduceHead {
   enum class Kind : std::uint32_t {
-    kPart = 1,     // of the sender's vector, or of the result
-    kHaveAll,      // the sender has all of the attempt's result
-    kCommitted,    // the sender has written the result into its vector
-    kGaveUp,       // the sender's call has failed at its time limit, or because others gave up
-    kInterrupted,  // the sender's call has failed before that
-    kDisagreed     // the sender's call has failed because operations differ
+    kPart = 1,   // of the sender's vector, or of the result
+    kHaveAll,    // the sender has all of the attempt's result
+    kCommitted,  // the sender has written the result into its vector
+    kGaveUp,     // the sender's call has failed
+    kDisagreed   // the sender's call has failed because operations differ
   };
   std::uint64_t round;
   std::uint64_t committed;  // the last round that the sender has committed
   std::uint32_t operation;
   Kind kind;
-  std::uint32_t part;
+  std::uint32_t part;  // of kGaveUp: 1 + the rank whose interrupt ended the call; 0: none did
   std::uint32_t unused;
 };
 

@@ -35,12 +35,16 @@ Uplink::Uplink(host::Control& control, const Settings& settings, const std::vect
       backlog_(control, host),
       changes_(make_change_sender({control, settings, host, backlog_, outbox_})) {}
 
-// The index of the next live rank. After a failure one that is silent too is passed over where this
-// host has just heard from another: two silent ranks in turn take longer than the silence after
-// which the host suspects this rank. Each second time round no rank is passed over, in case those
-// that are heard cannot be called.
+// After a failure: two ranks in turn that are given three quarters of a silence each take longer
+// than the silence after which the host suspects this rank. Each second time round there is no
+// haste, in case the ranks are only slow.
+bool Uplink::is_in_haste() const noexcept {
+  return host_.size() > 1 && failed_ > 0 && failed_ / host_.size() % 2 == 0;
+}
+
+// The index of the next live rank. In haste one that is silent is passed over where this host has
+// just heard from another.
 std::optional<std::size_t> Uplink::choose(Clock::time_point now) const {
-  const bool may_pass_over = failed_ > 0 && failed_ / host_.size() % 2 == 0;
   const auto is_silent = [&](int r) {
     const std::chrono::nanoseconds heard(control_.member(r).heard.load(std::memory_order_relaxed));
     return now.time_since_epoch() - heard > settings_.suspect_after / 2;
@@ -49,7 +53,7 @@ std::optional<std::size_t> Uplink::choose(Clock::time_point now) const {
   for (std::size_t tried = 0; tried < host_.size(); ++tried) {
     const std::size_t index = (next_ + tried) % host_.size();
     if (!control_.is_live(host_[index])) continue;
-    if (!may_pass_over || !is_silent(host_[index])) return index;
+    if (!is_in_haste() || !is_silent(host_[index])) return index;
     if (!passed_over) passed_over = index;
   }
   return passed_over;
@@ -286,7 +290,9 @@ void Uplink::watch(bool is_watched, Clock::time_point now) noexcept {
 // A callee that is not watched has nothing to say unless it owes an answer.
 bool Uplink::is_silent(Clock::time_point now) const noexcept {
   const bool is_due = is_watched_ || state_ == State::kCalling || answered_bytes_ < asked_bytes_;
-  return is_due && now - std::max(last_heard_, due_since_) > settings_.suspect_after * 3 / 4;
+  const auto limit = state_ == State::kCalling && is_in_haste() ? settings_.suspect_after / 8
+                                                                : settings_.suspect_after * 3 / 4;
+  return is_due && now - std::max(last_heard_, due_since_) > limit;
 }
 
 bool Uplink::is_needed() const noexcept {

@@ -130,6 +130,7 @@ class Uplink {
   void fail(const std::string& why);
   void give_up(const std::string& why);
   std::optional<std::size_t> choose(Clock::time_point now) const;
+  bool is_in_haste() const noexcept;
   bool advance_handshake();
   void part();
   void take_answers(Clock::time_point now);

@@ -317,7 +317,7 @@ class ByHand {
     options.name = options.call = "allreduce of vector 'w'";
     options.kind = "floats";
     options.slot_bytes = head_bytes_ + round_up((bytes_ + parts_ - 1) / parts_, kLine);
-    options.depth = static_cast<int>(parts_) + (parts_ == 1 ? 1 : 2);
+    options.depth = static_cast<int>(parts_) + (parts_ == 1 ? 1 : 3);
     options.policy = Policy::kQueue;
     return options;
   }
@@ -546,6 +546,70 @@ TEST(Allreduce, RankThatWasInterruptedIsNamedAndNotOneThatHadNotCome) {
       is_due = false;
       if (group->rank() == 1) results->flags[flag] = true;
     }
+    group->barrier();
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+// Rank 1 gave up because rank 2 was interrupted, and its word of that is here before rank 2's own.
+TEST(Allreduce, RankThatWasInterruptedIsNamedByOthers) {
+  Shared<Results> results;
+  Job job(3, [&](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    if (group->rank() > 0) {
+      ByHand hand(group, kLong);
+      if (group->rank() == 1) hand.say(AllreduceHead::Kind::kGaveUp, {0}, 3);
+      await(results->flags[0]);
+      return 0;
+    }
+    Allreduce allreduce = make(group, kLong);
+    Vector vector(kLong, 0);
+    try {
+      allreduce.run(vector, kSum, 20s);
+      return 1;
+    } catch (const TimeoutError& error) {
+      CHECK_THAT(error.ranks() == std::vector<int>{2});
+    }
+    results->flags[0] = true;
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+// A6, A7. Rank 3 is slow in writing the result of the first call, and holds its messages, when rank
+// 0 is interrupted in the second.
+TEST(Allreduce, RankThatIsInterruptedHasASlotToSaySo) {
+  struct Interrupt {};
+  Shared<Results> results;
+  Job job(4, [&](Bootstrap& bootstrap) {
+    GroupOptions options;
+    bool is_due = false;
+    options.interrupt = [&] {
+      if (is_due) throw Interrupt{};
+    };
+    const auto group = join(bootstrap, options);
+    const int rank = group->rank();
+    Allreduce allreduce = make(group, kLong);
+    Vector vector(kLong, rank);
+    if (rank == 3) {
+      vector.before_write([&] {
+        await(results->flags[1]);
+        await(results->flags[2]);
+      });
+    }
+    allreduce.run(vector, kSum, 20s);
+    is_due = rank == 0;
+    try {
+      allreduce.run(vector, kSum, 20s);
+      return 1;
+    } catch (const TimeoutError& error) {
+      CHECK_THAT(error.ranks() == std::vector<int>{0});
+    } catch (const Interrupt&) {
+      CHECK_THAT(rank == 0);
+    }
+    is_due = false;
+    results->flags[static_cast<std::size_t>(rank)] = true;
     group->barrier();
     return 0;
   });
