@@ -444,12 +444,4 @@ void Allreduce::throw_timeout(nanoseconds limit) const {
   throw lateness(name_, late(), givers, interrupted, limit);
 }
 
-Stats Allreduce::stats() const {
-  Stats stats = stats_;
-  const Stats whole = segment_.stats();
-  stats.wait_seconds = whole.wait_seconds;
-  stats.memory_bytes = whole.memory_bytes;
-  return stats;
-}
-
 }  // namespace dstorm

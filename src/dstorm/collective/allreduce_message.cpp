@@ -1,4 +1,4 @@
-// The messages of an Allreduce: reads those of the other ranks, and writes this rank's.
+// The messages of an Allreduce: reads those of the other ranks, writes this rank's, and counts both.
 #include <algorithm>
 
 #include "dstorm/collective/allreduce.hpp"
@@ -251,6 +251,14 @@ void Allreduce::deliver() {
   state_.channel().deliver(others_, undelivered_bytes_);
   is_undelivered_ = false;
   undelivered_bytes_ = 0;
+}
+
+Stats Allreduce::stats() const {
+  Stats stats = stats_;
+  const Stats whole = segment_.stats();
+  stats.wait_seconds = whole.wait_seconds;
+  stats.memory_bytes = whole.memory_bytes;
+  return stats;
 }
 
 }  // namespace dstorm
