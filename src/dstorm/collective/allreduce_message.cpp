@@ -1,4 +1,4 @@
-// The messages of an Allreduce: reads those of the other ranks, writes this rank's, and counts both.
+// The messages of an Allreduce: reads those of the other ranks, writes this rank's, counts both.
 #include <algorithm>
 
 #include "dstorm/collective/allreduce.hpp"
