@@ -336,13 +336,13 @@ step_format() {
 }
 step_tidy() {
   cmake --preset dev
-  python .ci/clang_tidy.py src,python/bindings build/dev build/python-*
+  python .ci/clang_tidy.py src build/dev
 }
 step_tidy_tests() {
   ensure_system "${needs_of_asan[@]}"
   cmake --preset dev
   cmake --preset asan # for the fuzz targets
-  python .ci/clang_tidy.py benchmarks,fuzz,tests build/dev build/asan
+  python .ci/clang_tidy.py benchmarks,fuzz,tests,python/bindings build/dev build/asan build/python-*
 }
 
 lint_steps=(ruff mypy format tidy tidy_tests)

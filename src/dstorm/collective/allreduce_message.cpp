@@ -221,7 +221,7 @@ bool Allreduce::say_gave_up() {
   if (said_gave_up_ == round_ || others_.empty()) return false;
   const int slot = claim();
   if (slot < 0) return false;
-  publish(slot, Kind::kGaveUp, static_cast<std::size_t>(interrupted_ + 1), 0, others_);
+  publish(slot, Kind::kGaveUp, static_cast<std::size_t>(interrupted_) + 1, 0, others_);
   said_gave_up_ = round_;
   return true;
 }
