@@ -12,6 +12,9 @@ namespace {
 
 using std::chrono::nanoseconds;
 
+// The error of unlike calls waits for so long for word that one of them has been given up.
+constexpr std::chrono::milliseconds kWordOnItsWay{250};
+
 // The name of the call that "segment 'w', step 2" is a step of.
 std::string_view call_of(std::string_view what) { return what.substr(0, what.rfind(", step ")); }
 
@@ -100,7 +103,11 @@ std::vector<std::optional<Bytes>> Group::exchange(std::string_view given,
       impl_->abandoned_call.clear();
       return posts;
     } catch (const OtherCalls& error) {
-      if (!is_void(number, error.ranks())) {
+      // Word that a rank of another host has given its call up may still be on its way.
+      const auto is_over = [&] { return is_void(number, error.ranks()); };
+      const auto lacks = [&] { return std::string(error.what()); };
+      const auto limit = std::min<nanoseconds>(deadline.left(), kWordOnItsWay);
+      if (!impl_->waiter.until(is_over, limit, false, lacks, [] { return -1; })) {
         impl_->abandoned_call.clear();
         throw;
       }
