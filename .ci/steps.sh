@@ -348,6 +348,6 @@ step_tidy_tests() {
 lint_steps=(ruff mypy format tidy tidy_tests)
 # After the C++ tests, beside whose build `tidy` cannot begin.
 test_steps=(install wheel python readme docs mpi1 mpi2 mpi4 hosts model chaos ruff mypy format)
-sanitized_steps=('packages&' as_installed packages 'builds&' "${test_steps[@]}" 'tidy&' builds asan tsan
-  fuzz)
+sanitized_steps=('packages&' as_installed packages 'builds&' "${test_steps[@]}" 'tidy&' builds asan
+  tsan fuzz)
 pythons_steps=(oldest newest)

@@ -15,20 +15,18 @@ import os
 import socket
 import statistics
 import struct
-import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
-from report import measured, parser_with_output, say, table, write
+from report import measured, parser_with_output, run_ranks, say, table, write
 
 SIZES = [16, 32, 64, 128]
 JOBS = 3
 IDLE = 4.0  # seconds
 # The place of bytes_acked and bytes_received in Linux's struct tcp_info.
 CARRIED = struct.Struct("120x2Q")
-# What rank 0 measures, as the table has it.
+# Measured by rank 0; the title and the form of each in the table.
 FIGURES = {
     "join": ("join, s", "{:.2f}"),
     "first_vector": ("first vector, s", "{:.2f}"),
@@ -61,20 +59,20 @@ def carried():
 
 
 def own_memory():
-    """What this process has that it shares with no other, in MiB."""
+    """The memory that this process shares with no other, in MiB."""
     rollup = Path("/proc/self/smaps_rollup").read_text()
     own = [line.split() for line in rollup.splitlines() if line.startswith("Private_")]
     return sum(int(words[1]) for words in own) / 1024
 
 
-def run_rank(folder):
-    """What one rank of the job does; rank 0 writes what it has measured."""
+def run_rank(out):
+    """One rank of the job; rank 0 writes what it has measured."""
     import numpy as np
 
     import malt
 
     rank, size = int(os.environ["MALT_RANK"]), int(os.environ["MALT_SIZE"])
-    found = {}
+    folder, found = out.parent, {}
 
     def took(call):
         start = time.perf_counter()
@@ -112,24 +110,7 @@ def run_rank(folder):
     found["memory"] = own_memory()
     malt.barrier()
     if rank == 0:
-        (folder / "found").write_text(json.dumps(found))
-
-
-def run_job(ranks):
-    with tempfile.TemporaryDirectory() as folder:
-        command = [
-            sys.executable,
-            "-m",
-            "malt",
-            "run",
-            "-n",
-            str(ranks),
-            __file__,
-            "--rank",
-            folder,
-        ]
-        subprocess.run(command, check=True, timeout=600)
-        return json.loads((Path(folder) / "found").read_text())
+        out.write_text(json.dumps(found))
 
 
 def power(sizes, values):
@@ -142,7 +123,7 @@ def power(sizes, values):
 
 
 def main():
-    if sys.argv[1:2] == ["--rank"]:
+    if sys.argv[1:2] == ["--out"]:  # a rank's process
         return run_rank(Path(sys.argv[2]))
     p = parser_with_output(__doc__)
     p.add_argument("--ranks", type=int, nargs="+", default=SIZES)
@@ -153,7 +134,7 @@ def main():
         jobs = []
         for job in range(knobs.jobs):
             say(f"{size} ranks, job {job + 1} of {knobs.jobs}")
-            jobs.append(run_job(size))
+            jobs.append(run_ranks(size, __file__))
         medians[size] = {name: statistics.median(job[name] for job in jobs) for name in FIGURES}
     rows = []
     for name, (title, shown) in FIGURES.items():

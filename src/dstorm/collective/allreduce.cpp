@@ -381,9 +381,9 @@ TimeoutError lateness(const std::string& call, std::vector<int> late,
     text += (late.empty() ? "" : "before ") + describe_ranks(gave_up) +
             " gave up waiting (at the time limit, or interrupted)";
   }
-  return {text + "; the vector is unchanged", !interrupted.empty() ? interrupted
-                                              : late.empty()       ? gave_up
-                                                                   : late};
+  text += "; the vector is unchanged";
+  if (!interrupted.empty()) return {text, interrupted};
+  return {text, late.empty() ? gave_up : late};
 }
 
 // Whether no member has committed the round, nor can. If both have said "have all", others may
