@@ -1,5 +1,5 @@
 // Allreduce by messages where hosts have several ranks each: the vectors of a host are added up
-// there. Every element of rank r's vector is 2^r, so a sum shows which ranks it contains.
+// there.
 #include <gtest/gtest.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
@@ -9,6 +9,7 @@
 #include <random>
 
 #include "dstorm/collective/allreduce.hpp"
+#include "mask_vector.hpp"
 #include "placed.hpp"
 
 namespace dstorm {
@@ -28,18 +29,12 @@ const Operation kSum{1, "SUM"};
 
 enum class Step : std::uint8_t { kNone, kInput, kAdd, kFold, kWrite };
 
-class Vector final : public Operand {
+class Vector final : public testing_processes::MaskVector {
  public:
-  Vector(std::size_t count, int rank) : values_(count), rank_(rank) { fill(); }
+  using MaskVector::MaskVector;
 
-  void fill() { std::ranges::fill(values_, static_cast<float>(1 << rank_)); }
-  int mask() const {
-    const bool is_even = std::ranges::all_of(values_, [&](float v) { return v == values_[0]; });
-    return is_even ? static_cast<int>(values_[0]) : 0;
-  }
   void die_at(Step step) { dies_at_ = step; }
-  // Called before the vector is written next, and after a sum of the host's vectors is made.
-  void before_write(std::function<void()> wait) { before_write_ = std::move(wait); }
+  // Called after a sum of the host's vectors is made.
   void after_add(std::function<void()> note) { after_add_ = std::move(note); }
   void be_no_sum() { is_sum_ = false; }
   int adds() const { return adds_; }
@@ -47,50 +42,35 @@ class Vector final : public Operand {
 
   void copy_out(std::byte* to, ByteRange range) const override {
     end_at(Step::kInput);
-    std::memcpy(to, bytes() + range.begin, range.size());
+    read(to, range);
   }
   void fold(std::byte* to, std::span<const std::byte* const> inputs, ByteRange range) override {
     ++folds_;
-    write_sum(to, inputs, range);
+    add(to, inputs, range);
   }
   bool is_made_of_sums() const override { return is_sum_; }
   void add_up(std::byte* to, std::span<const std::byte* const> inputs, ByteRange range,
               std::size_t total) override {
     end_at(total == 0 ? Step::kAdd : Step::kFold);
-    write_sum(to, inputs, range);
+    add(to, inputs, range);
     if (total != 0) return;
     ++adds_;
     if (after_add_) after_add_();
   }
   void copy_in(const std::byte* from, ByteRange range) override {
     end_at(Step::kWrite);
-    if (before_write_) std::exchange(before_write_, nullptr)();
-    std::memcpy(bytes() + range.begin, from, range.size());
+    write(from, range);
   }
 
  private:
-  void write_sum(std::byte* to, std::span<const std::byte* const> inputs, ByteRange range) {
-    std::vector<float> sum(range.size() / sizeof(float));
-    for (const std::byte* input : inputs) {
-      const std::byte* const from = input == nullptr ? bytes() + range.begin : input;
-      for (std::size_t i = 0; i < sum.size(); ++i) {
-        sum[i] += reinterpret_cast<const float*>(from)[i];
-      }
-    }
-    std::memcpy(to == nullptr ? bytes() + range.begin : to, sum.data(), range.size());
-  }
-  std::byte* bytes() { return reinterpret_cast<std::byte*>(values_.data()); }
-  const std::byte* bytes() const { return reinterpret_cast<const std::byte*>(values_.data()); }
   void end_at(Step step) const {
     if (step == dies_at_) kill(getpid(), SIGKILL);
   }
 
-  std::vector<float> values_;
-  int rank_;
   bool is_sum_ = true;
   int adds_ = 0, folds_ = 0;
   Step dies_at_ = Step::kNone;
-  std::function<void()> before_write_, after_add_;
+  std::function<void()> after_add_;
 };
 
 Allreduce make(const std::shared_ptr<Group>& group, std::size_t count = kCount) {

@@ -1,5 +1,4 @@
-// The protocol of Allreduce, with real processes as ranks. Every element of rank r's vector is 2^r,
-// so a sum shows which ranks it contains.
+// The protocol of Allreduce, with real processes as ranks.
 #include "dstorm/collective/allreduce.hpp"
 
 #include <gtest/gtest.h>
@@ -7,6 +6,7 @@
 #include <random>
 
 #include "dstorm/segment/parts.hpp"
+#include "mask_vector.hpp"
 #include "processes.hpp"
 
 namespace dstorm {
@@ -26,20 +26,12 @@ const Operation kSum{1, "SUM"};
 
 enum class Step : std::uint8_t { kNone, kFirstPart, kLastPart, kFold, kWrite };
 
-class Vector final : public Operand {
+class Vector final : public testing_processes::MaskVector {
  public:
-  Vector(std::size_t count, int rank) : values_(count), rank_(rank) { fill(); }
+  using MaskVector::MaskVector;
 
-  void fill() { std::ranges::fill(values_, static_cast<float>(1 << rank_)); }
-  // The ranks that the sum contains; 0 if its elements differ.
-  int mask() const {
-    const bool is_even = std::ranges::all_of(values_, [&](float v) { return v == values_[0]; });
-    return is_even ? static_cast<int>(values_[0]) : 0;
-  }
   // The process ends in the middle of the next round, before it writes this message.
   void die_at(Step step) { dies_at_ = step; }
-  // Called before this message is written next.
-  void before_write(std::function<void()> wait) { before_write_ = std::move(wait); }
   // Called before the vector is sent next.
   void before_send(std::function<void()> wait) { before_send_ = std::move(wait); }
 
@@ -47,36 +39,23 @@ class Vector final : public Operand {
     end_at(range.begin == 0 ? Step::kFirstPart : Step::kNone);
     end_at(range.end == size() ? Step::kLastPart : Step::kNone);
     if (before_send_) std::exchange(before_send_, nullptr)();
-    std::memcpy(to, bytes() + range.begin, range.end - range.begin);
+    read(to, range);
   }
   void fold(std::byte* to, std::span<const std::byte* const> inputs, ByteRange range) override {
     end_at(to == nullptr ? Step::kWrite : Step::kFold);
-    std::vector<float> sum((range.end - range.begin) / sizeof(float));
-    for (const std::byte* input : inputs) {
-      const auto* from =
-          reinterpret_cast<const float*>(input == nullptr ? bytes() + range.begin : input);
-      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += from[i];
-    }
-    std::memcpy(to == nullptr ? bytes() + range.begin : to, sum.data(), range.end - range.begin);
+    add(to, inputs, range);
   }
   void copy_in(const std::byte* from, ByteRange range) override {
     end_at(Step::kWrite);
-    if (before_write_) std::exchange(before_write_, nullptr)();
-    std::memcpy(bytes() + range.begin, from, range.end - range.begin);
+    write(from, range);
   }
 
  private:
-  std::size_t size() const { return values_.size() * sizeof(float); }
-  std::byte* bytes() { return reinterpret_cast<std::byte*>(values_.data()); }
-  const std::byte* bytes() const { return reinterpret_cast<const std::byte*>(values_.data()); }
   void end_at(Step step) const {
     if (step != Step::kNone && step == dies_at_) kill(getpid(), SIGKILL);
   }
 
-  std::vector<float> values_;
-  int rank_;
   Step dies_at_ = Step::kNone;
-  std::function<void()> before_write_;
   mutable std::function<void()> before_send_;
 };
 
